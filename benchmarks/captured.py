@@ -31,7 +31,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +42,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import before
 from _captured.numpy_steps import STEPS as BY_HAND
 from _captured.problems import PROBLEMS, problem
+from engine_process import Process
 from engine_worker import THREADS
 from machine import print_machine
 
@@ -66,7 +66,7 @@ TORCH = Engine("torch", "torch", python="torch")
 PEERS = (STEP, JAX, TORCH, NUMPY)
 
 
-class Worker:
+class Worker(Process):
     """One engine on one program, in its own process."""
 
     def __init__(self, engine: Engine, python: str, program: str, tree: Path | str = ROOT):
@@ -81,39 +81,12 @@ class Worker:
             environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         command = [python, str(ROOT / "benchmarks" / "_captured" / "worker.py"), "--engine", engine.worker,
                    "--program", program, "--mode", engine.mode]  # fmt: skip
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        super().__init__(engine.name, engine.python, command, environment)
         try:
-            self.found: dict[str, Any] = json.loads(self._answer())
+            self.found: dict[str, Any] = json.loads(self.answer())
         except BaseException:
             self.close()
             raise
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            package = self.engine.python
-            hint = f"\n  fix: --python-{package} PATH, an interpreter that has it" if package else ""
-            raise SystemExit(f"{self.engine.name}: its process ended with status {self.process.wait()}; "
-                             f"see above{hint}")  # fmt: skip
-        return line
-
-    def round(self) -> float:
-        """Run one round, and return the median time of a step in microseconds."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("round\n")
-        self.process.stdin.flush()
-        return float(self._answer())
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.terminate()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 def require_same(program: str, workers: list[Worker]) -> None:

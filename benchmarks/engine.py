@@ -31,7 +31,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +39,7 @@ PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
 import before
+from engine_process import Process
 from engine_worker import BATCH, CASES, THREADS
 from machine import print_machine
 
@@ -87,7 +87,7 @@ TITLES = {
 }
 
 
-class Worker:
+class Worker(Process):
     """One engine on one case, in its own process."""
 
     def __init__(self, engine: Engine, python: str, case: str, steps: int, tree: str = str(PEERS.parent.parent)):
@@ -101,35 +101,7 @@ class Worker:
         else:  # HIPS autograd has the same package name, so ringtape must not be on the path of a peer
             environment.pop("PYTHONPATH", None)
         command = [python, str(PEERS / engine.script), "--case", case, "--mode", engine.mode, "--steps", str(steps)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def answer(self) -> str:
-        """The worker's next line. The worker prints its errors to standard error itself."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            peer = self.engine.python
-            hint = f"\n  fix: --python-{peer} PATH, an interpreter that has it" if peer else ""
-            raise SystemExit(f"{self.engine.name}: its process ended with status {self.process.wait()}; "
-                             f"see above{hint}")  # fmt: skip
-        return line
-
-    def round(self) -> float:
-        """Run one round, and return the median time of a step in microseconds."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("round\n")
-        self.process.stdin.flush()
-        return float(self.answer())
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.terminate()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        super().__init__(engine.name, engine.python, command, environment)
 
 
 def chosen(case: str, args: argparse.Namespace) -> list[tuple[Engine, Engine]]:

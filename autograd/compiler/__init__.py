@@ -2,7 +2,7 @@
 
 ============  ========================================================================================================
 `nodes`       memory, operands that lie in it, and the calls of NumPy between them
-`numbers`     numbers of Python that are other in each step
+`numbers`     Python numbers that may change from step to step
 `trace`       arrays that note the calls of NumPy
 `plan`        nodes as groups, each of which is one loop or one call, and places for values
 `program`     a plan in memory: tables of calls, and what Python does between them

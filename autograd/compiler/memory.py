@@ -44,11 +44,10 @@ class Frame:
 class Memory:
     """Where buffers lie: the arena, the arrays of the program, numbers; arguments and gradients in each run anew."""
 
-    def __init__(self, arguments: Sequence[Any]):
+    def __init__(self) -> None:
         self.arena: Any = None
         self.kept: list[Any] = []
         self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
-        self._arguments = list(arguments)
         self._fields: dict[int, str] = {}
         self._orders: dict[str, tuple[int, ...]] = {}  # of the dimensions of a gradient, where they are not in C order
         self.kind: Any = None  # of all gradients together

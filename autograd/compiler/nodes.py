@@ -1,4 +1,4 @@
-"""Nodes: what a traced step is made of, memory, operands that lie in it, and the calls of NumPy between them."""
+"""Nodes: a traced step as calls of NumPy, whose operands are arrays in buffers of memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Buffer:
     ----------
     kind : str
         "temporary", which lives within a step; "state", an array of the program that steps read and may write;
-        "constant", an array that nothing writes; "argument"; "gradient", memory that is new in each step.
+        "constant", an array that nothing writes; "number", memory for Python numbers; "argument"; "gradient", memory
+        that is new in each step.
     base : ndarray
         The array that has the memory while the step is traced. Offsets of operands count from its first element.
     array : ndarray or None
@@ -127,14 +128,8 @@ class Node:
         self, kind: str, function: Any, outs: tuple[Operand, ...], ins: tuple[Any, ...], dtypes: tuple[Any, ...] = (),
         **words: Any,
     ):  # fmt: skip
-        self.kind, self.function, self.outs, self.ins, self.dtypes, self.words = (
-            kind,
-            function,
-            outs,
-            ins,
-            dtypes,
-            words,
-        )
+        self.kind, self.function, self.dtypes, self.words = kind, function, dtypes, words
+        self.outs, self.ins = outs, ins
         self.row = -1
 
     def with_ins(self, ins: Sequence[Any]) -> Node:

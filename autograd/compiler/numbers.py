@@ -1,4 +1,4 @@
-"""Numbers of Python that are other in each step, such as a rate and the powers of an optimizer's decay rates.
+"""Python numbers that may change from step to step, such as a learning rate and the powers of an optimizer's betas.
 
 While a step is traced, a `Number` stands for such a number. Arithmetic with it is noted as source, which is evaluated
 in each step with the numbers of that step, in Python's own arithmetic.
@@ -20,16 +20,16 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "floo
 
 
 class Number:
-    """A number whose value a step may have otherwise.
+    """A Python number that may change from step to step.
 
     Attributes
     ----------
     value : int or float
-        While the step is traced.
+        Its value while the step is traced.
     text : str
-        Source, in which ``s0``, ``s1``, ... are the sources.
+        A Python expression for it, in which the names of `sources` stand for their present values.
     sources : dict
-        By their names: functions that return a number.
+        Functions that return the present value, by name.
     """
 
     __slots__ = ("sources", "text", "value")
@@ -47,7 +47,7 @@ class Number:
         return f"Number({self.value!r})"
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise Refused("a decision on a number that is other in each step")
+        raise Refused("a decision on a number that may change from step to step")
 
     __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __array__ = __complex__ = __round__ = __floor__ = __ceil__ = __trunc__ = _refuse

@@ -51,12 +51,8 @@ class Program:
         quiet: Collection[str] = (), is_close: bool = False,
     ):  # fmt: skip
         self.quiet, self.is_close = quiet, is_close
-        self.arguments = [
-            next((x.buffer for node in nodes for x in (*node.reads, *node.words.get("reads", ()))
-                  if x.buffer.kind == "argument" and x.buffer.key == i), None)
-            for i in range(len(arguments))
-        ]  # fmt: skip
-        self.memory = Memory(arguments)
+        self.arguments = len(arguments)
+        self.memory = Memory()
         self.memory.with_gradients(gradients)
         self.nodes = _with_numbers(nodes)
         self.steps: list[Callable[[Frame], Any]] = []
@@ -213,13 +209,12 @@ class Program:
         if buffer.kind == "argument":
             return (buffer.key, x.offset)
         if buffer.kind == "gradient":
-            return (len(self.arguments), self.memory.offset(buffer) + x.offset)
+            return (self.arguments, self.memory.offset(buffer) + x.offset)
         return self.memory.address(x)
 
     def _end(self, table: Table, is_before: bool) -> None:
         """Add the walk of a table to the steps."""
-        n = len(self.arguments) + 1
-        walk, groups = table.finish(n), self._rows
+        walk, groups = table.finish(self.arguments + 1), self._rows
         self._rows = []
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
@@ -373,7 +368,7 @@ class _Numbers:
                 if (x.text, dtype) not in self._known:
                     k = len(self._numbers)
                     if k >= _MOST_NUMBERS:
-                        raise Refused("many numbers that are other in each step")
+                        raise Refused("too many numbers that may change from step to step")
                     if dtype not in self._memory:
                         memory = self._memory[dtype] = np.zeros(_MOST_NUMBERS, dtype)
                         self._buffers[dtype] = Buffer("number", memory, memory)

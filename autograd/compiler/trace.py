@@ -608,7 +608,7 @@ class _Places:
         trace = x._trace
         parts = list(key) if isinstance(key, tuple) else [key]
         used = sum(k is not None and k is not ... for k in parts)
-        if ... in [k for k in parts if k is ...]:
+        if any(k is ... for k in parts):
             at = next(i for i, k in enumerate(parts) if k is ...)
             parts[at : at + 1] = [slice(None)] * (x.ndim - used)
         else:
@@ -687,7 +687,7 @@ def _scatter(kind: str, x: Any, key: Any, value: Any) -> None:
         if given.meets(places.all):
             raise Refused("an array is written to a part of itself")
     elif given.__class__ is Number:
-        raise Refused("a number that is other in each step")
+        raise Refused("a number that may change from step to step")
     else:
         given = Constant(x.dtype.type(getattr(given, "value", given)), x.dtype)
     if kind == "add_at":

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from types import MethodType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
 
@@ -67,6 +67,8 @@ class CapturedStep:
         Whether a call with the arguments of the last one would be a replay.
     replays : int
         The number of calls that were replayed.
+    departures : int
+        The number of calls that ran the step itself because a decision on data was another one than in the record.
     """
 
     def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, is_close: bool = False):
@@ -91,6 +93,7 @@ class CapturedStep:
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
         self._cost = math.inf  # of a comparison, in replays
         self.replays = 0
+        self.departures = 0
 
     @property
     def is_captured(self) -> bool:
@@ -104,7 +107,9 @@ class CapturedStep:
         plan = self._last
         if not isinstance(plan, _Plan):
             return repr(self)
-        what = plan.program if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+        what = str(plan.program) if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+        if self.departures:
+            what += f"\n  {self.departures} calls ran the step itself: a decision on data was another one"
         return f"{self!r}\n  {what}"
 
     def explain(self) -> str:
@@ -217,7 +222,7 @@ class CapturedStep:
     def _general(self, args: tuple[Any, ...]) -> Any:
         if self._is_close and not state.distribution.is_alone:
             raise CaptureError(
-                "capture: bits='close' was given on several ranks, whose processors may round otherwise\n"
+                "capture: bits='close' was given on several ranks, whose processors may round differently\n"
                 "  fix: bits='same'"
             )
         if state.recording is not None:
@@ -249,6 +254,7 @@ class CapturedStep:
 
     def _depart(self, args: tuple[Any, ...]) -> Any:
         """Run the step itself, where a replay has found another decision on data. Other ranks may go on replaying."""
+        self.departures += 1
         if state.distribution.is_alone:
             return self._step(*args)
         with Recorder(Form(args).arrays, threading.get_ident(), is_quiet=True):
@@ -678,9 +684,15 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
     return ""
 
 
+@overload
 def capture(
     step: Callable[..., Any], *, warmup: int = 2, verify: bool = True, bits: str = "same"
-) -> CapturedStep:
+) -> CapturedStep: ...
+@overload
+def capture(
+    *, warmup: int = 2, verify: bool = True, bits: str = "same"
+) -> Callable[[Callable[..., Any]], CapturedStep]: ...
+def capture(step: Any = None, *, warmup: int = 2, verify: bool = True, bits: str = "same") -> Any:
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
@@ -691,9 +703,10 @@ def capture(
 
     Parameters
     ----------
-    step : callable
+    step : callable, optional
         A training step or another function. Its arguments, and its results, are Tensors, arrays, numbers and other
-        objects, in nested tuples, lists and dictionaries.
+        objects, in nested tuples, lists and dictionaries. Without it a decorator is returned:
+        ``@ag.capture(bits="close")``.
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
@@ -785,7 +798,7 @@ def capture(
     >>> step, losses[-1] < 0.1 * losses[0]
     (CapturedStep(step, captured, 16 replays), True)
     """
-    if not callable(step):
+    if step is not None and not callable(step):
         raise ArgumentError(f"capture: {step!r} was given; needed: a function")
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
@@ -793,4 +806,6 @@ def capture(
         raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
     if bits not in ("same", "close"):
         raise OptionError(f"capture: bits={bits!r} was given; needed: 'same' or 'close'")
+    if step is None:
+        return functools.partial(capture, warmup=warmup, verify=verify, bits=bits)
     return CapturedStep(step, warmup, verify, bits == "close")

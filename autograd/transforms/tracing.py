@@ -27,11 +27,12 @@ from ..engine.tensor import Tensor
 from ..errors import SITES
 from ..optim.base import Optimizer, remove_gradients, whole_step
 from ..random.keys import get_state, set_state
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in, view
 
-__all__ = ["TracedStep"]
+__all__ = ["TracedRun", "TracedStep", "traced_run"]
 
 _MOST_TRIES = 16
+_CONTAINERS = tuple, list, dict
 
 
 class Opaque:
@@ -155,7 +156,7 @@ class TracedStep:
                 _Stepper(self, row).trace()
             except Barred:
                 raise
-            except Exception as error:
+            except Exception as error:  # of an optimizer of the program, too, which may do what no trace knows
                 del self.trace.nodes[start:]
                 self._given = given
                 self._python(i, row, error)
@@ -229,15 +230,11 @@ class TracedStep:
         kind = x.__class__
         if kind is Slot:
             found = self._env[x.at]
-            if type(found) is Opaque or _holds_opaque(found):
+            if _has_opaque(found):
                 raise Refused("a value that Python makes")
             return found
-        if kind is tuple:
-            return tuple(map(self._resolved, x))
-        if kind is list:
-            return list(map(self._resolved, x))
-        if kind is dict:
-            return {key: self._resolved(value) for key, value in x.items()}
+        if kind in _CONTAINERS:
+            return _mapped(self._resolved, x)
         if kind is Held:
             return Tensor(self._resolved(x.array), x.layout)
         if kind is Named:
@@ -405,10 +402,8 @@ class TracedStep:
         kind = x.__class__
         if kind is Slot:
             return self._template_of(self._env[x.at], x.at)
-        if kind is tuple or kind is list:
-            return kind(map(self._template, x))
-        if kind is dict:
-            return {key: self._template(value) for key, value in x.items()}
+        if kind in _CONTAINERS:
+            return _mapped(self._template, x)
         if kind is Held:
             return _Held(self._template(x.array), x.layout)
         if kind is Named:
@@ -490,9 +485,14 @@ def _plain_of(x: Any) -> Any:
     """Arguments of a call that changes something; what is traced is no argument of such a call."""
     if x.__class__ in (Slot, Held, Named):
         raise Refused("a call that changes something, with an argument that is computed")
-    if x.__class__ in (tuple, list):
-        return x.__class__(map(_plain_of, x))
-    return {key: _plain_of(value) for key, value in x.items()} if x.__class__ is dict else x
+    return _mapped(_plain_of, x) if x.__class__ in _CONTAINERS else x
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """A tuple, list or dictionary of what a function makes of the parts of one."""
+    if x.__class__ is dict:
+        return {key: function(value) for key, value in x.items()}
+    return x.__class__(map(function, x))
 
 
 def _part(x: Any, path: tuple[int, ...]) -> Any:
@@ -529,8 +529,6 @@ def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
 
 def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
     """The number of uses of each slot."""
-    from .recorder import slots_in
-
     uses: dict[int, int] = {}
     for row in rows:
         for at in slots_in((row.args, row.words)):
@@ -540,11 +538,8 @@ def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
     return uses
 
 
-def _holds_opaque(x: Any) -> bool:
-    return type(x) in (tuple, list) and any(type(part) is Opaque or _holds_opaque(part) for part in x)
-
-
-_has_opaque = lambda x: type(x) is Opaque or _holds_opaque(x)
+def _has_opaque(x: Any) -> bool:
+    return type(x) is Opaque or (type(x) in (tuple, list) and any(map(_has_opaque, x)))
 
 
 def _operands_in(x: Any, found: list[Operand]) -> None:

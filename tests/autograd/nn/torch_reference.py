@@ -344,7 +344,7 @@ OPTIMIZERS: dict[str, Any] = {
     "AdamW, amsgrad and maximize": (torch.optim.AdamW, {
         "lr": 0.05, "betas": (0.7, 0.5), "weight_decay": 0.3, "amsgrad": True, "maximize": True,
     }),
-    "Adagrad, maximize": (torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.05, "maximize": True}),
+    "Adagrad, maximize": (torch.optim.Adagrad, {"lr": 0.03, "weight_decay": 0.05, "maximize": True}),
     "RMSprop, maximize": (torch.optim.RMSprop, {"lr": 0.02, "momentum": 0.5, "centered": True, "maximize": True}),
 }  # fmt: skip
 SCHEDULES: dict[str, Any] = {

@@ -42,6 +42,22 @@ def batches(dtype: str) -> list[tuple[Any, Any]]:
     return [(random.standard_normal((6, 8)).astype(dtype), random.integers(0, 4, 6)) for _ in range(40)]
 
 
+def test_a_decorator_with_options() -> None:
+    """``@capture(...)`` has the options that ``capture(step, ...)`` has."""
+
+    @ag.capture(warmup=0, verify=False, bits="close")
+    def step(x: Any) -> Any:
+        return ag.numpy.sum(ag.numpy.square(x))
+
+    found = [float(step(np.arange(k, k + 3.0))) for k in range(5)]
+    assert found == [5.0, 14.0, 29.0, 50.0, 77.0]
+    assert step.replays == 3 and step._options == (0, False, True) and step.__name__ == "step"
+    with pytest.raises(ag.OptionError, match="bits='fast' was given"):
+        ag.capture(bits="fast")  # at the decorator, not at the function
+    with pytest.raises(ag.ArgumentError, match="needed: a function"):
+        ag.capture(bits="close")(np.ones(2))
+
+
 @needs_loops
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_are_close(dtype: str) -> None:

@@ -655,3 +655,17 @@ def test_a_form_too_many_leaves_one_step() -> None:
             except CaptureError:
                 refused += 1
     assert refused and t.optimizer.state_dict()["steps" if "steps" in t.optimizer.state_dict() else "step"] == 24
+
+
+def test_calls_that_decide_otherwise_are_told() -> None:
+    """Large inputs of a softmax are shifted, small ones need not be: a record has one of both."""
+    x = numpy.random.default_rng(7).standard_normal((4, 3))
+    do = ag.capture(lambda x: nn.log_softmax(ag.tensor(x), -1), warmup=0)
+    for k in range(5):
+        do(x + k)
+    assert "calls ran the step itself" not in str(do)
+    for k in range(3):
+        assert bits(do(1000 * x + k)) == bits(nn.log_softmax(ag.tensor(1000 * x + k), -1))
+    do(x)
+    assert (do.replays, do.departures) == (4, 3)
+    assert "3 calls ran the step itself: a decision on data was another one" in str(do)
