@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -419,13 +420,8 @@ class Tensor(Labelled):
             return
         name = name_of(self)
         sent = f"\n  or:  {name} itself, to send it: cc.send({name}, ...)" if "numpy" in call and self.ndim else ""
-        raise TapeError(
-            f"{call.format(x=name)}, where {name} is {describe(self.array, self.array.shape, self.layout)}, which the "
-            "active tape follows: no gradient flows through plain data, so the gradient of what is computed from it "
-            "would be silently wrong. Needed: operations on the Tensor, such as those of autograd.numpy (np.exp for "
-            f"math.exp)\n  fix: {fix.format(x=name)}, if the value is meant without its gradient   "
-            "(to print it: print, or a format such as f\"{x:.3f}\")" + sent
-        )
+        shown = describe(self.array, self.array.shape, self.layout)
+        raise TapeError(_exit(call.format(x=name), name, shown, fix.format(x=name)) + sent)
 
     # An array of `generic` is none of the operands in the types of NumPy's operators: a checker takes the reflected one
     @typed_errors
@@ -481,7 +477,10 @@ class Tensor(Labelled):
 
     @typed_errors
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
+        if not spec or self.array.shape:
+            return super().__format__(spec)
+        text = format(self.item(), spec)
+        return text if state.recording is None or not is_followed(self) else Text.of(text, self, spec)
 
     def __len__(self) -> int:
         """The extent of the first dimension, unless it is sharded: Python would turn the local count into a plain int.
@@ -647,6 +646,52 @@ class _Watch(Step):
 
 
 WATCH = _Watch()
+
+
+def _exit(call: str, name: str, shown: str, fix: str) -> str:
+    """The message for a conversion to plain data of a value that the active tape follows."""
+    return (
+        f"{call}, where {name} is {shown}, which the active tape follows: no gradient flows through plain data, so the "
+        "gradient of what is computed from it would be silently wrong. Needed: operations on the Tensor, such as those "
+        f"of autograd.numpy (np.exp for math.exp)\n  fix: {fix}, if the value is meant without its gradient   "
+        "(to print it: print, or a format such as f\"{x:.3f}\")"
+    )
+
+
+_FIXES = {"float": "{x}.item()", "int": "round({x}.item())"}
+
+
+class Text(str):
+    """The text of a number that an active tape follows. While it is active, it is no number again: see `_exit`.
+
+    Where it becomes a part of a longer text, or is copied or pickled, it is a plain string.
+    """
+
+    __slots__ = ("_recording", "_shown")
+    _recording: Any
+    _shown: tuple[str, str, str]
+
+    @classmethod
+    def of(cls, text: str, x: Tensor, spec: str) -> Text:
+        made = cls(text)
+        made._recording = weakref.ref(state.recording)
+        made._shown = x.name or "x", describe(x.array, x.array.shape, x.layout), spec
+        return made
+
+    def _plain(self, kind: str) -> str:
+        if state.recording is not None and state.recording is self._recording():
+            name, shown, spec = self._shown
+            raise TapeError(_exit(f'{kind}(f"{{{name}:{spec}}}")', name, shown, _FIXES[kind].format(x=name)))
+        return str(self)
+
+    def __float__(self) -> float:
+        return float(self._plain("float"))
+
+    def __int__(self) -> int:
+        return int(self._plain("int"))
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)
 
 
 def is_followed(x: Tensor) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,8 @@ EXITS: dict[str, Callable[[Any], Any]] = {
     "complex(x)": lambda x: complex(x).real,
     "math.exp(x)": lambda x: math.exp(x),
     "%f": lambda x: float("%f" % x),  # noqa: UP031 - the operator is asked
+    "a format, as a number": lambda x: float(f"{x:.3f}"),
+    "a format, as a whole number": lambda x: int(f"{x:.0f}"),
     "x.numpy()": lambda x: x.numpy(),
     "x.tolist()": lambda x: x.tolist(),
     "x.data": lambda x: x.data,
@@ -91,10 +95,13 @@ def test_what_stays_legal(capsys: pytest.CaptureFixture[str]) -> None:
     with ag.Tape() as tape:
         y = w * 3.0
         print(y, f"{y:.2f}", str(y), repr(y))
+        text = f"{y:.2f}"
+        assert text == "6.00" and {"6.00": 1}[text] and json.dumps([text]) == '["6.00"]' and f"{text}0" == "6.000"
+        assert type(pickle.loads(pickle.dumps(text))) is type(copy.copy(text)) is type(str(text)) is str
         y = y * 2.0 if y > 1.0 and bool(y) else y
         y = max(y, w)
         assert y.item() == 12.0 and numpy.int64(y) == 12
-    assert "6.00" in capsys.readouterr().out
+    assert "6.00" in capsys.readouterr().out and float(text) == 6.0
     tape.backward(y)
     assert w.grad is not None and w.grad.item() == 6.0
 
