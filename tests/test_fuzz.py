@@ -26,7 +26,7 @@ from autograd.optim import schedules
 from autograd.testing import check_grads
 from autograd.util import quick_grad_check
 from collectives.inspect.plan import plan
-from parallel import pipeline
+from parallel import context, pipeline
 
 from . import fuzz, summary
 
@@ -79,6 +79,12 @@ class Unhashable:
     values: list[Any]
 
 
+class LikeTensor:
+    """As a record of an operation, it has some names of a Tensor, and no array."""
+
+    tape, layout, shape = None, None, (1,)
+
+
 X, P = ag.tensor(np.ones(3)), ag.Parameter(np.ones(3))
 EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "endless recursion": (lambda: anp.mean(None, X, slice(None), ag.Parameter(2.0)), ag.RingtapeError, "out="),
@@ -113,6 +119,12 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an old name of texts": (lambda: ag.random.normal(ag.random.Key(0), (2,), dtype="a"), TypeError, "got 'a'"),
     "no tape to plan": (lambda: plan(X, None, (1,)), TypeError, "needed: plan"),
     "no array for a result": (lambda: cc.Pending.done(1.0).into({1}), cc.CommunicationError, "result of {1}"),
+    "a mask for a number": (lambda: nn.init.constant_(P, np.ma.masked), TypeError, "a masked array"),
+    "a mask for an array": (lambda: ag.testing.norm(np.ma.masked), TypeError, "norm: x: a masked array"),
+    "a mask for a position": (lambda: context.zigzag_order(np.ma.masked, 2), TypeError, "tokens: int"),
+    "more runs than there is time": (
+        lambda: pipeline.measured_costs([nn.Tanh()], X, repeats=10**90), ValueError, "from 1 to 1,000,000"),
+    "an object with the names of a Tensor": (lambda: anp.bitwise_invert(LikeTensor()), TypeError, "bad operand"),
     "a layer without a number": (lambda: ag.nn.ModuleList([nn.Tanh()])["a"], TypeError, "needed: ModuleList"),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays.device import mixed_devices, unavailable
 from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, short, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of
+from .names import Labelled, name_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -334,7 +334,7 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
         raise error
     shown = []
     for i, x in enumerate(xs):
-        array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
+        array, layout = (x.array, x.layout) if isinstance(x, Labelled) else (x, None)  # type: ignore[attr-defined]
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
     named = ((op.operand_name(i), x) for i, x in enumerate(xs))
     mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""

@@ -15,7 +15,7 @@ from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.state import state
-from ..engine.tensor import TENSORS
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, PositionError, short
 from ..kernels import functions, sums_of_rows
 from ..layouts.layout import C, D, I, Mix, P, R, Shard
@@ -42,7 +42,7 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
         return key
     result = []
     for k in key:
-        if hasattr(k, "tape"):
+        if isinstance(k, Tensor):
             k = k.array
         if isinstance(k, list):
             try:
@@ -300,7 +300,7 @@ def _refuse_partial_index(index: Any) -> None:
 
 def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
     """Return ``x[key]`` for a key computed from the operands `by`, which may differ between ranks."""
-    shape = (x.array if hasattr(x, "tape") else x).shape
+    shape = (x.array if isinstance(x, Tensor) else x).shape
     layout = getattr(x, "layout", None)
     if layout is not None:
         if layout.drawn and rank_axes(by):
@@ -317,7 +317,7 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
                 axes = axes.union(axis for axis, label in layout.items() if type(label) is not Shard)
         if axes:
             shape = tuple(LocalCount(n, axes) for n in shape)
-    return _getitem_op(x, options=(normal_key(key, x.array if hasattr(x, "tape") else x), shape))
+    return _getitem_op(x, options=(normal_key(key, x.array if isinstance(x, Tensor) else x), shape))
 
 
 # -- the parts of an array ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..arrays.capture import current_capture, recorded, refuse
+from ..arrays.plain import require_plain
 from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
@@ -39,6 +40,7 @@ def integer(value: Any, what: str) -> int:
 def real(value: Any, what: str) -> float:
     """Convert to a float; raise DtypeError for anything else, LayoutError for one that differs between ranks."""
     require_same_number(value, what)
+    require_plain(value, what, numbers=False)  # a masked number would be nan
     try:
         if isinstance(value, str | bytes):
             raise TypeError

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_array, is_inexact, to_host
+from ..arrays.plain import require_plain
 from ..errors import DtypeError, ShapeError, typed_errors
 from .coordinates import Function, raw
 
@@ -37,10 +38,13 @@ def random_like(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 @typed_errors
 def pairing(ct: np.ndarray, x: np.ndarray) -> float:
     """Return the real part of ``sum(ct * x)`` of two arrays, the pairing ``<ct, x>``, which has no conjugate."""
+    for given, name in ((ct, "ct"), (x, "x")):
+        require_plain(given, f"pairing: {name}")
     return float(np.sum(np.asarray(ct) * np.asarray(x)).real)
 
 
 @typed_errors
 def norm(x: np.ndarray) -> float:
     """Return the Euclidean norm of all elements."""
+    require_plain(x, "norm: x")
     return float(np.sqrt(np.sum(np.abs(x) ** 2)))

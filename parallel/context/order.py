@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +138,8 @@ def zigzag_positions(tokens: int, rank: int, ranks: int) -> Any:
     >>> zigzag_positions(12, rank=1, ranks=3)
     array([2, 3, 8, 9])
     """
-    return np.concatenate([np.arange(p.start, p.stop) for p in zigzag_pieces(tokens, rank, ranks)])
+    pieces = zigzag_pieces(index(tokens), index(rank), index(ranks))
+    return np.concatenate([np.arange(p.start, p.stop) for p in pieces])
 
 
 @typed_errors
@@ -151,7 +153,7 @@ def zigzag_order(tokens: int, ranks: int) -> Any:
     >>> zigzag_order(8, 2)
     array([0, 1, 6, 7, 2, 3, 4, 5])
     """
-    return np.concatenate([zigzag_positions(tokens, rank, ranks) for rank in range(ranks)])
+    return np.concatenate([zigzag_positions(tokens, rank, ranks) for rank in range(index(ranks))])
 
 
 @typed_errors

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.state import no_grad, state
-from autograd.errors import AbsentError, LayoutError, OptionError, typed_errors
+from autograd.errors import AbsentError, LayoutError, OptionError, short, typed_errors
 from autograd.layouts.layout import I, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import global_shape
@@ -20,6 +20,8 @@ __all__ = [
     "Borrowed", "Tie", "find_ties", "layers_of_stages", "measured_costs", "name_parameters", "parameter_costs",
     "partition", "place", "release",
 ]  # fmt: skip
+
+_MOST_REPEATS = 1_000_000
 
 
 @typed_errors
@@ -126,13 +128,16 @@ def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None,
     axis : str, optional
         The mesh axis of the pipeline: all its ranks must call this, and get the longest time of any of them.
     repeats : int
+        The number of runs of each layer.
 
     Returns
     -------
     list of float
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise OptionError(f"measured_costs: repeats={repeats!r} was given; needed: an int of at least 1")
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or not 1 <= repeats <= _MOST_REPEATS:
+        raise OptionError(
+            f"measured_costs: repeats={short(repeats)} was given; needed: an int from 1 to {_MOST_REPEATS:,}"
+        )
     found = []
     with no_grad():
         for layer in layers:
