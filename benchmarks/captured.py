@@ -59,6 +59,7 @@ class Engine(NamedTuple):
 
 
 CAPTURED = Engine("captured", "ringtape", "captured")
+CLOSE = Engine("captured", "ringtape", "close")
 STEP = Engine("step", "ringtape", "step")
 NUMPY = Engine("NumPy", "numpy")
 JAX = Engine("jax.jit", "jax", python="jax")
@@ -104,9 +105,10 @@ def require_same(program: str, workers: list[Worker]) -> None:
 def measure(program: str, args: argparse.Namespace, versions: dict[str, None]) -> Figures:
     """The figures of one program."""
     workers: list[Worker] = []
+    own = CLOSE if args.bits == "close" else CAPTURED
     try:
         # Workers start one after the other, so that their warm-ups do not overlap.
-        for engine in (CAPTURED, *PEERS):
+        for engine in (own, *PEERS):
             if engine is NUMPY and program not in BY_HAND:
                 continue
             python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
@@ -121,7 +123,7 @@ def measure(program: str, args: argparse.Namespace, versions: dict[str, None]) -
     finally:
         for worker in workers:
             worker.close()
-    ours = times.pop(CAPTURED)
+    ours = times.pop(own)
     return {
         f"{program}, against {engine.name}": {
             "ours": statistics.median(ours),
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
     parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=15, help="rounds; each engine runs once in each (at least 3)")
+    parser.add_argument("--bits", choices=("same", "close"), default="same", help="of the captured step")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     before.add_options(parser)
     args = parser.parse_args()

@@ -31,6 +31,10 @@ class Capture:
         """Call a function of the layers above."""
         return function(*[x.value if x.__class__ is Whole else x for x in args])
 
+    def knows(self, x: Any) -> bool:
+        """Whether a call that it has recorded has made an array."""
+        return False
+
     def examine(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
         """Call a function that raises an error for values that are not legal."""
         self.call(function, args)
@@ -131,9 +135,10 @@ def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = Fal
         It stays the same object from step to step.
     *args
         Arrays, Tensors, numbers, and `Whole` objects, which the function gets as they are.
-    changes : bool or "keys" or "buffers"
+    changes : bool or "keys" or "buffers" or "gradients"
         Whether the function changes something besides its result; "keys" if this is the thread's random state,
-        "buffers" if these are buffers of a module, and no gradients.
+        "buffers" if these are buffers of a module, and no gradients, "gradients" if these are those of the leaves among
+        its arguments, by calls of NumPy.
     name : str
         For error messages.
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.capture import Whole, current_capture, recorded, refuse
+from ..arrays.capture import Capture, Whole, current_capture, recorded, refuse
 from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.pairs import from_pairs, pairs_of
@@ -319,17 +319,26 @@ def sum_of_squares(a: Any) -> float:
     """The sum of the squares of the elements of a host array in double precision, in an order that its size fixes."""
     if a.dtype.kind == "c":
         return sum_of_squares(a.real) + sum_of_squares(a.imag)
-    flat = np.ascontiguousarray(a).reshape(-1)
+    return _sum_of(_squares(a))
+
+
+def _squares(a: Any) -> tuple[Any, ...]:
+    """The sum of the squares of each part of an array of real numbers."""
+    flat = a.reshape(-1)
     if a.dtype == np.float64:
         with np.errstate(over="ignore"):
-            return float(flat.dot(flat))
+            return (flat.dot(flat),)
     if a.dtype.kind != "f":  # bfloat16
         flat = flat.astype(np.float32)
-    block = 1 << 16
-    return math.fsum(
-        float(np.einsum("i,i", part, part, dtype=np.float64, casting="unsafe"))
-        for part in (flat[i : i + block] for i in range(0, len(flat), block))
-    )
+    wide = (flat[i : i + _PART].astype(np.float64) for i in range(0, len(flat), _PART))
+    return tuple([part.dot(part) for part in wide])
+
+
+_PART = 8192  # so that a part in double precision stays in the cache
+
+
+def _sum_of(parts: tuple[Any, ...]) -> float:
+    return float(parts[0]) if len(parts) == 1 else math.fsum(parts)
 
 
 @typed_errors
@@ -395,12 +404,15 @@ def clip_grad_norm_(
     if (capture := current_capture()) is not None:
         if capture.records:
             given = [parameters] if isinstance(parameters, Leaf) else parameters
-            total = recorded(_clipped, Whole(norm), max_norm, norm_type, *map(Whole, given), changes=True,
-                             name="clip_grad_norm_")  # fmt: skip
+            if norm is None and _is_plain(gradients, layouts, capture):
+                total = _clip_by_rows(gradients, max_norm, norm_type)
+            else:
+                total = recorded(_clipped, Whole(norm), max_norm, norm_type, *map(Whole, given), changes=True,
+                                 name="clip_grad_norm_")  # fmt: skip
             return Tensor(total)  # type: ignore[return-value]  # a float for the checker: a replay has no number
         return _clip_captured(gradients, max_norm, norm_type, norm)
     total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
-    scale = max_norm / (total + 1e-6)
+    scale = _factor(max_norm, total)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
@@ -413,6 +425,49 @@ def clip_grad_norm_(
 
 def _clipped(norm: Norm | None, max_norm: float, norm_type: float, *parameters: Leaf) -> Any:
     return np.float64(clip_grad_norm_(parameters, max_norm, norm_type, norm=norm))
+
+
+def _factor(max_norm: float, total: float) -> float:
+    return max_norm / (total + 1e-6)
+
+
+def _is_plain(gradients: list[tuple[Leaf, Tensor]], layouts: Iterable[Layout | None], capture: Capture) -> bool:
+    """Whether each rank has all that the norm is of, in arrays of NumPy that calls of the step have made."""
+    if any(axes_of_parts("clip_grad_norm_", layout) for layout in layouts) or state.distribution.stage_axes:
+        return False
+    arrays = [g.array for _, g in gradients]
+    return all(
+        a.__class__ is np.ndarray and a.dtype.char in "fd" and a.flags.writeable and capture.knows(a)
+        for a in arrays
+    )
+
+
+def _clip_by_rows(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_type: float) -> Any:
+    """`clip_grad_norm_` as calls that a recorded step can compile, which multiply by 1.0 what need not be scaled."""
+    arrays = tuple(g.array for _, g in gradients)
+    parts = tuple(recorded(_squares, a) for a in arrays) if norm_type == 2.0 else ()
+    total, factor = recorded(_total_and_factor, max_norm, norm_type, parts, arrays)
+    recorded(_scale, factor, *[Whole(p) for p, _ in gradients], changes="gradients", name="clip_grad_norm_")
+    return total
+
+
+def _total_and_factor(
+    max_norm: float, norm_type: float, parts: tuple[Any, ...], arrays: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    def norm(order: float, scale: float) -> float:
+        is_of_parts = parts and order == 2.0 and scale == 1.0
+        return _root(_sum(map(_sum_of, parts), order) if is_of_parts else _power([*arrays], order, scale), order)
+
+    total = _scaled(norm, norm_type)
+    scale = _factor(max_norm, total)
+    return np.float64(total), np.float64(1.0 if scale >= 1.0 else scale)
+
+
+def _scale(factor: Any, *parameters: Leaf) -> None:
+    for p in parameters:
+        g: Any = p.grad
+        with np.errstate(invalid="ignore"):
+            g.array[...] = g.array * factor.astype(g.array.dtype)
 
 
 def _product(a: Any, scale: float) -> Any:
@@ -469,7 +524,7 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
     check_numbers("clip_grad_value_", clip_value=clip_value)
     if (capture := current_capture()) is not None and capture.records:
         given = [parameters] if isinstance(parameters, Leaf) else parameters
-        recorded(_clipped_values, clip_value, *map(Whole, given), changes=True, name="clip_grad_value_")
+        recorded(_clipped_values, clip_value, *map(Whole, given), changes="gradients", name="clip_grad_value_")
         return
     for p, g in _gradients(parameters, "clip_grad_value_"):
         _replace(p, g, _clipped_array(g.array, clip_value))

@@ -77,7 +77,7 @@ class Row:
         By the path of a part of the result, such as ``(1, 0)``, its slot.
     value : object
         The result while it was recorded.
-    changes : bool or "keys"
+    changes : bool or "keys" or "buffers" or "gradients" or "messages"
         Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
     expected : bool
         Whether the result is a decision on data, which a replay must find again. A check of values, which is called for
@@ -322,6 +322,9 @@ class Recorder(Capture):
             return self._known[id(value)][0]
         self.constants.append(value)
         return value
+
+    def knows(self, x: Any) -> bool:
+        return id(x) in self._known
 
     def _is_known_view(self, value: Any) -> bool:
         """Whether an array is a view of an argument, or of an array that was there before; then a row makes it."""

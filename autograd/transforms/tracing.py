@@ -160,6 +160,14 @@ class TracedStep:
                 del self.trace.nodes[start:]
                 self._given = given
                 self._python(i, row, error)
+        elif row.changes == "gradients" and row.slot not in self.barred:
+            start = len(self.trace.nodes)
+            try:
+                self._change_gradients(row)
+            except Exception as error:
+                if len(self.trace.nodes) > start:  # it has written to gradients
+                    raise Barred(row.slot) from error
+                self._python(i, row, error)
         elif row.changes or row.slot in self.barred:
             self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
         else:
@@ -296,13 +304,40 @@ class TracedStep:
         self.gradients[id(leaf)] = leaf, found
         self._put(row, found)
 
+    def _change_gradients(self, row: Row) -> None:
+        """Trace a function that gives leaves other gradients."""
+        args, leaves = self._resolved(row.args), [x for x in row.args if isinstance(x, Leaf)]
+        known = [self.gradients.get(id(leaf)) for leaf in leaves]
+        if self._lost or any(g is None and id(leaf) not in self.cleared for g, leaf in zip(known, leaves, strict=True)):
+            raise Refused("a gradient of an earlier call")
+        pairs = [g for g in known if g is not None]
+        before = [leaf._grad for leaf in leaves]
+        try:
+            for leaf in leaves:
+                leaf._grad = None
+            for leaf, g in pairs:
+                leaf._grad = Tensor(g, None if leaf.layout is None else leaf.layout.dual)
+            with tracing(self.trace):
+                row.function(*args)
+            for leaf, g in pairs:
+                now = getattr(leaf._grad, "array", None)
+                if now is g:
+                    continue
+                if type(now) is not Traced or now.shape != g.shape or now.dtype != g.dtype:
+                    raise Refused("a gradient that changes its form")
+                g._value[...] = now._value
+                self.trace.copy(operand_of(g._value, g._buffer), self.trace.operand(now))
+        finally:
+            for leaf, x in zip(leaves, before, strict=True):
+                leaf._grad = x
+
     # -- calls of Python ---------------------------------------------------------------------------------------------
     def _python(self, i: int, row: Row, error: Exception) -> None:
         self.whys[i] = f"{row.name} at {row.line}: {error}"
         args, words = self._template(row.args), self._template(row.words)
         outs: list[tuple[tuple[int, ...], Traced]] = []
         changed: list[tuple[Leaf, Traced]] = []
-        if row.changes is True:
+        if row.changes is True or row.changes == "gradients":
             self._flush()
             changed = self._changed(row)
         value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
