@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .memory import Departed, Frame, Memory, part_of
-from .nodes import Constant, Node, Operand
+from .nodes import Constant, Node, Operand, Place
 
 __all__ = ["call_of", "calls_of"]
 
@@ -163,7 +163,28 @@ def _loop(node: Node) -> Callable[..., Any]:
     return make
 
 
+def _whole(node: Node) -> Callable[..., Any]:
+    n, function, (args, words) = len(node.ins), node.function, node.words["given"]
+
+    def make(*xs: Any) -> None:
+        found = function(*_filled(args, xs), **{key: _filled(x, xs) for key, x in words.items()})
+        outs = xs[n:]
+        for out, part in zip(outs, found if isinstance(found, tuple) else (found,), strict=True):
+            if out.shape != np.shape(part):
+                raise Departed
+            out[...] = part
+
+    return make
+
+
+def _filled(x: Any, xs: Sequence[Any]) -> Any:
+    """Arguments with arrays in their places."""
+    if x.__class__ is Place:
+        return xs[x.at][()] if x.is_number else xs[x.at]
+    return x.__class__([_filled(part, xs) for part in x]) if x.__class__ in (tuple, list) else x
+
+
 _CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
     "ufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
-    "add_at": _scatter, "guard": _guard, "loop": _loop,
+    "add_at": _scatter, "guard": _guard, "loop": _loop, "call": _whole,
 }  # fmt: skip

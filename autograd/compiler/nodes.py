@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Buffer", "Constant", "Node", "Operand", "Refused", "extent"]
+__all__ = ["Buffer", "Constant", "Node", "Operand", "Place", "Refused", "extent"]
 
 
 class Refused(Exception):
@@ -100,6 +100,13 @@ class Constant(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class Place(NamedTuple):
+    """The place of an operand among the arguments of a call that is made as a whole."""
+
+    at: int
+    is_number: bool
+
+
 class Node:
     """A call of NumPy.
 
@@ -108,8 +115,8 @@ class Node:
     kind : str
         "ufunc", elementwise, which a copy (`numpy.positive`) and a choice (`numpy.where`) are, too; "reduce"; "product"
         of `numpy.matmul` or `numpy.dot`; "gather", "scatter" and "add_at", with arrays of indices; "loop", a compiled
-        loop of `autograd.kernels`; "guard", a truth value on which Python has decided; "python", a call that is made
-        by Python in each step.
+        loop of `autograd.kernels`; "call", a function of NumPy or SciPy that is called as a whole; "guard", a truth
+        value on which Python has decided; "python", a call that is made by Python in each step.
     function : object
         The ufunc, or what the node calls.
     outs, ins : tuple

@@ -96,9 +96,24 @@ class Program:
                     self._end(table, is_before)
                     table = Table()
                 for node in group.nodes:
-                    self.steps.append(call_of(node, self.memory))
+                    call = call_of(node, self.memory)
+                    is_late = node.kind == "call" and i >= first_write
+                    self.steps.append(self._told(call, group) if is_late else call)
         if table.rows:
             self._end(table, is_before)
+
+    def _told(self, call: Callable[[Frame], Any], group: Group) -> Callable[[Frame], Any]:
+        """A call of a function that may fail when something has changed: then with the error of the step."""
+
+        def step(frame: Frame) -> None:
+            try:
+                call(frame)
+            except (ValueError, ArithmeticError) as error:  # a matrix that is singular; `FloatingPointError`
+                if isinstance(error, FloatingPointError):
+                    raise
+                self._fail(group, frame)
+
+        return step
 
     def _as_calls(self, first_write: int) -> None:
         """Make the steps without machine code: one function for the calls between two of Python."""
@@ -290,7 +305,9 @@ class Program:
 
 def _can_fail(node: Node) -> bool:
     """Whether a node may find other values than it can take: a decision, an index out of range."""
-    return node.kind in ("guard", "gather", "scatter", "add_at") or (node.kind == "loop" and node.words["refuses"])
+    if node.kind == "loop":
+        return bool(node.words["refuses"])
+    return node.kind in ("guard", "gather", "scatter", "add_at", "call")
 
 
 def changes_state(node: Node) -> bool:

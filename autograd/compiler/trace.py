@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..kernels import adapters, stands_for
-from .nodes import Buffer, Constant, Node, Operand, Refused, extent
+from .nodes import Buffer, Constant, Node, Operand, Place, Refused, extent
 from .numbers import Number
 
 __all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing"]
@@ -236,14 +236,26 @@ class Traced(NDArrayOperatorsMixin):
     def __rpow__(self, other: Any) -> Any:
         return self._refuse() if self._is_scalar else np.power(other, self)
 
+    def _in_place(name: str) -> Any:  # type: ignore[misc]
+        """``x += y`` and the like: of a number it makes another one."""
+        write = getattr(NDArrayOperatorsMixin, f"__i{name}__")
+
+        def operator(self: Any, other: Any) -> Any:
+            return getattr(self, f"__{name}__")(other) if self._is_scalar else write(self, other)
+
+        return operator
+
+    __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = map(_in_place, ("add", "sub", "mul", "truediv", "pow"))
+    del _in_place
+
     def _divided(self, *_: Any) -> Any:
         raise Refused("a quotient and a rest")
 
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _divided  # type: ignore[assignment]
 
     __float__ = __int__ = __index__ = __complex__ = __array__ = __array_interface__ = __array_struct__ = _refuse
-    item = tolist = tobytes = dump = dumps = nonzero = sort = argsort = partition = put = choose = cumsum = _refuse
-    cumprod = setflags = resize = byteswap = searchsorted = trace = var = std = compress = _refuse
+    item = tolist = tobytes = dump = dumps = nonzero = sort = partition = put = choose = _refuse
+    setflags = resize = byteswap = compress = _refuse
     __reduce__ = __reduce_ex__ = _refuse
 
     def __bool__(self) -> bool:
@@ -423,6 +435,27 @@ class Traced(NDArrayOperatorsMixin):
         whole = self._on(np.broadcast_to(x, shape)).copy()
         return whole.reshape((*self.shape[:axis], self.shape[axis] * int(repeats), *self.shape[axis + 1 :]))
 
+    def argsort(self, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+        return call_whole(self._trace, np.argsort, (self, axis, kind, order), {"stable": stable})
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+        return call_whole(self._trace, np.searchsorted, (self, v, side, sorter), {})
+
+    def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return call_whole(self._trace, np.cumsum, (self, axis, dtype), {"out": out})
+
+    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return call_whole(self._trace, np.cumprod, (self, axis, dtype), {"out": out})
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+        return call_whole(self._trace, np.trace, (self, offset, axis1, axis2, dtype), {"out": out})
+
+    def var(self, *args: Any, **words: Any) -> Any:
+        return call_whole(self._trace, np.var, (self, *args), words)
+
+    def std(self, *args: Any, **words: Any) -> Any:
+        return call_whole(self._trace, np.std, (self, *args), words)
+
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Traced:
         return _argument(self, "argmax", axis, out, keepdims)
 
@@ -486,9 +519,12 @@ def _reduce(
     value = ufunc.reduce(x._value, axis=axis, dtype=dtype, keepdims=keepdims, out=outs[0]._value if outs else None)
     y = outs[0] if outs else trace.new(value)
     if y.dtype != x.dtype:
-        if x.dtype.kind == "f" or y.dtype.kind == "f":
+        if ufunc.__name__.startswith("logical"):
+            x = np.not_equal(x, 0)
+        elif x.dtype.kind == "f" or y.dtype.kind == "f":
             raise Refused(f"{ufunc.__name__}.reduce of {x.dtype} to {y.dtype}")
-        x = x.astype(y.dtype)
+        else:
+            x = x.astype(y.dtype)
     full = y._value if keepdims else np.expand_dims(y._value, axes)
     trace.add(
         "reduce", ufunc, (operand_of(full, y._buffer),), (trace.operand(x),), (x.dtype, y.dtype), axes=axes
@@ -506,9 +542,13 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     if out is not None and type(out) is not Traced:
         raise Refused("a product that writes to an array that is not traced")
     value = function(real(a), real(b), **({} if out is None else {"out": out._value}))
-    y = trace.new(value) if out is None else out
     if not xs[0].shape or not xs[1].shape:
         raise Refused("a product with a number")
+    if out is None and function is np.matmul and len(xs[1].shape) > 1 and xs[0].shape[-1] == 1 and len(xs[0].shape) > 1:
+        outer = real(a) * real(b) + value.dtype.type(0)  # a sum begins with 0, which makes -0 to 0
+        if outer.tobytes() == value.tobytes() and outer.strides == value.strides:
+            return np.add(np.multiply(a, b), value.dtype.type(0))
+    y = trace.new(value) if out is None else out
     _add_product(trace, function, a, b, y)
     return y
 
@@ -845,6 +885,18 @@ def _clip(trace: Trace, a: Any, a_min: Any = None, a_max: Any = None, out: Any =
     return _clip_ufunc(a, a_min, a_max) if out is None else _clip_ufunc(a, a_min, a_max, out=out)
 
 
+def _infinite(is_negative: bool) -> Callable[..., Any]:
+    """`numpy.isneginf` or `numpy.isposinf`."""
+
+    def make(trace: Trace, x: Any, out: Any = None) -> Any:
+        if out is not None or x.dtype.kind != "f":
+            raise Refused("isneginf or isposinf with options, or of integers")
+        sign = np.signbit(x)
+        return np.logical_and(np.isinf(x), sign if is_negative else np.logical_not(sign))
+
+    return make
+
+
 def _view_of(function: Any) -> Callable[..., Any]:
     """A function that makes a view of its first argument."""
 
@@ -883,6 +935,63 @@ def _known(function: Any) -> Callable[..., Any]:
     return make
 
 
+def _called(function: Any) -> Callable[..., Any]:
+    """A function of NumPy that is called as a whole: it writes to no argument and returns new arrays.
+
+    Their shapes and dtypes depend on those of the arguments alone, or on arguments that are no arrays.
+    """
+
+    def make(trace: Trace, *args: Any, **words: Any) -> Any:
+        return call_whole(trace, function, args, words)
+
+    return make
+
+
+def call_whole(trace: Trace, function: Any, args: Any, words: dict[str, Any]) -> Any:
+    """Note the call of a function that writes to no argument and returns new arrays; return its traced result."""
+    ins: list[Any] = []
+
+    def placed(x: Any) -> Any:
+        if x.__class__ in (tuple, list):
+            return x.__class__(map(placed, x))
+        if type(x) is Traced or isinstance(x, np.ndarray):
+            ins.append(trace.operand(x))
+            return Place(len(ins) - 1, type(x) is Traced and x._is_scalar)
+        if is_traced(x):
+            raise Refused("a number that may change from step to step")
+        return x
+
+    if words.get("out") is not None:
+        raise Refused(f"{function.__name__} with out=")
+    given = placed(args), {key: placed(x) for key, x in words.items()}
+    values, named = real(args), real(words)
+    found = function(*values, **named)
+    parts = found if isinstance(found, tuple) else (found,)
+    outs = []
+    for part in parts:
+        if not isinstance(part, np.ndarray | np.generic):
+            raise Refused(f"{function.__name__} returns a {type(part).__name__}")
+        if isinstance(part, np.ndarray):
+            part = part.copy("K")
+        outs.append(trace.new(part))
+    trace.add("call", function, tuple(operand_of(y._value, y._buffer) for y in outs), tuple(ins), given=given)
+    if not isinstance(found, tuple):
+        return outs[0]
+    return type(found)(*outs) if hasattr(found, "_fields") else tuple(outs)
+
+
+def _triangle(is_lower: bool) -> Callable[..., Any]:
+    """`numpy.tril` or `numpy.triu`."""
+
+    def make(trace: Trace, m: Any, k: int = 0) -> Any:
+        n, columns = m.shape[-2:]
+        mask = np.tri(n, columns, k if is_lower else k - 1, bool)
+        mask, zero = np.broadcast_to(mask, m.shape), m.dtype.type(0)
+        return _where(trace, mask, m, zero) if is_lower else _where(trace, mask, zero, m)
+
+    return make
+
+
 def _take_along(trace: Trace, x: Any, indices: Any, axis: Any = -1) -> Any:
     return x[_along(trace, x, indices, axis)]
 
@@ -904,6 +1013,14 @@ def _mean(trace: Trace, x: Any, axis: Any = None, dtype: Any = None, out: Any = 
     return x.mean(axis, dtype, out, keepdims is not np._NoValue and bool(keepdims))
 
 
+_WHOLE = (
+    np.linalg.cholesky, np.linalg.det, np.linalg.eigh, np.linalg.eigvalsh, np.linalg.inv, np.linalg.matrix_power,
+    np.linalg.norm, np.linalg.pinv, np.linalg.qr, np.linalg.slogdet, np.linalg.solve, np.linalg.svd,
+    np.argpartition, np.argsort, np.convolve, np.correlate, np.cumprod, np.cumsum, np.diff, np.digitize, np.einsum,
+    np.inner, np.interp, np.kron, np.lexsort, np.partition, np.searchsorted, np.sort, np.std, np.tensordot, np.trace,
+    np.var,
+)
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where, np.concatenate: _concatenate, np.stack: _stack, np.roll: _roll, np.copyto: _copyto,
     np.zeros_like: _filled(0), np.ones_like: _filled(1), np.full_like: _full_like, np.empty_like: _empty_like,
@@ -916,7 +1033,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
                                 np.transpose, np.flip, np.flipud, np.fliplr, np.diagonal, np.rot90)},
     **{getattr(np, name): _method(name) for name in (
         "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin")},
-    np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
+    np.tril: _triangle(True), np.triu: _triangle(False),
+    **{f: _called(f) for f in _WHOLE},
+    np.isneginf: _infinite(True), np.isposinf: _infinite(False),
+    np.real: lambda trace, x: x, np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip
@@ -925,12 +1045,21 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
     """A block in which functions are run on traced arrays. Their floating-point errors are not told."""
+    before = stands_for.whole
+
+    def whole(function: Any, *args: Any) -> Any:
+        if not any(map(is_traced, args)) or isinstance(function, np.ufunc):
+            return function(*args)
+        return call_whole(trace, function, args, {})
+
     stands_for.makers.append(_Loop)
+    stands_for.whole = whole
     try:
         with np.errstate(all="call", call=_unheard):
             yield
     finally:
         stands_for.makers.pop()
+        stands_for.whole = before
 
 
 def _unheard(kind: str, flag: int) -> None:

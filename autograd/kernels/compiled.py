@@ -52,10 +52,15 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
 
 
 class _StandsFor(threading.local):
-    """While this thread traces functions: what makes, of a loop, a function that takes traced arrays, too."""
+    """While this thread traces functions: what makes, of a loop, a function that takes traced arrays, too.
+
+    `whole` does it for a function that is called as a whole, such as one of SciPy: it writes to no argument, and
+    returns new arrays, whose forms depend on those of the arguments alone.
+    """
 
     def __init__(self) -> None:
         self.makers: list[Callable[[Any], Any]] = []
+        self.whole: Callable[..., Any] | None = None
 
 
 stands_for = _StandsFor()

@@ -14,6 +14,7 @@ from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, typed_errors
+from ..kernels import stands_for
 from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
@@ -55,7 +56,7 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
         for x in xs:
             if type(x) is Shaped:
                 return Shaped(shape(*xs), np.result_type(*kinds), x.why)
-        y = function(*xs)
+        y = function(*xs) if stands_for.whole is None else stands_for.whole(function, *xs)
         dtype = np.result_type(*kinds) if kinds else y.dtype
         return y if y.dtype == dtype or y.dtype.kind != dtype.kind else y.astype(dtype)
 

@@ -54,6 +54,8 @@ _MOST_BYTES = 1 << 16
 """An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
+_OTHER_DECISIONS = range(3, 19)
+"""The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
 _REPLAYS = 600
 """From the 32nd replay on comparisons take about as much time as one replay in so many."""
 
@@ -85,6 +87,7 @@ class CapturedStep:
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
         self._last: _Plan | _LaunchPlan | None = None
         self._made: list[tuple[Any, _Plan | _LaunchPlan]] = []
+        self._departed: dict[Any, int] = {}  # by form: the calls that ran the step itself
         self._runs = 0  # calls that were no replays at once
         self._first_plan = warmup + 3  # the first call at which another rank may replay
         self._count = 0  # of the recorded calls since a replay
@@ -130,7 +133,7 @@ class CapturedStep:
             try:
                 found = plan.enter(args)
             except Departed:
-                return self._depart(args)
+                return self._general(args, plan)
             except UNTYPED as error:
                 _raise_typed(error)
             if found is not None:
@@ -219,7 +222,8 @@ class CapturedStep:
             plans[:] = [each for each in plans if each is not plan]
         self._made = [(key, each) for key, each in self._made if each is not plan]
 
-    def _general(self, args: tuple[Any, ...]) -> Any:
+    def _general(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
+        """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
         if self._is_close and not state.distribution.is_alone:
             raise CaptureError(
                 "capture: bits='close' was given on several ranks, whose processors may round differently\n"
@@ -238,27 +242,43 @@ class CapturedStep:
             return self._step(*args)
         form = Form(args)
         for plan in self._plans.get(form.key, ()):
-            if plan.holds():
+            if plan is not departed and plan.holds():
                 self._last = plan
                 try:
                     found = plan.run(*form.arrays)
                 except Departed:
-                    return self._depart(args)
+                    departed = plan
+                    continue
                 except UNTYPED as error:
                     _raise_typed(error)
                 self.replays += 1
                 return plan.structure.rebuild(found)
+        if departed is not None:
+            return self._depart(args, form)
         if form.is_on_device or self._runtime is not None:
             return self._capture_launches(form)
         return self._record(args, form)
 
-    def _depart(self, args: tuple[Any, ...]) -> Any:
-        """Run the step itself, where a replay has found another decision on data. Other ranks may go on replaying."""
+    def _depart(self, args: tuple[Any, ...], form: Form) -> Any:
+        """Run the step itself, where no replay has found its decisions on data. Other ranks may go on replaying."""
         self.departures += 1
-        if state.distribution.is_alone:
+        if not state.distribution.is_alone:
+            with Recorder(form.arrays, threading.get_ident(), is_quiet=True):
+                return self._step(*args)
+        n = self._departed[form.key] = self._departed.get(form.key, 0) + 1
+        if n not in _OTHER_DECISIONS or form.is_on_device:
             return self._step(*args)
-        with Recorder(Form(args).arrays, threading.get_ident(), is_quiet=True):
-            return self._step(*args)
+        run = _Recorded(self._first.pop(form.key, None))
+        try:
+            return self._recorded(form, run)
+        except CaptureError:  # then each such call runs the step
+            return run.result if run.is_done else self._step_again(args, run)
+
+    def _step_again(self, args: tuple[Any, ...], run: _Recorded) -> Any:
+        """Run the step by itself, after a recorded run that did not come to its end."""
+        if run.before is not None:
+            run.before.give_back()
+        return self._step(*args)
 
     def _capture_launches(self, form: Form) -> Any:
         """Run the step of a form as it is, or capture its work on the device and replay it."""
@@ -304,9 +324,7 @@ class CapturedStep:
         except CaptureError as error:
             if state.distribution.is_alone and self._runtime is None and not form.is_on_device:
                 if not run.is_done:
-                    if run.before is not None:
-                        run.before.give_back()
-                    self._step(*args)
+                    self._step_again(args, run)
                 error.extend("\n  The step itself has run in this call.")
             raise
 
@@ -338,8 +356,8 @@ class CapturedStep:
         if recorder.watch is not None:
             recorder.watch.end()
         form.require_unwritten(given)
-        of.is_done = True
-        result = form.own(given, result)
+        of.is_done, of.result = True, form.own(given, result)
+        result = of.result
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
         if self._runtime is not None:  # only its leaves are on a device
             return result
@@ -350,7 +368,7 @@ class CapturedStep:
         results = [_result_of(recorder, x) for x in found]
         changes = reach.changes()
         run = _Run(recorder, results, Guard(recorder, reach, is_left_other=bool(changes)), changes, form.held)
-        if first is None:
+        if first is None or (state.distribution.is_alone and decides_otherwise(first.recorder, recorder)):
             self._first[form.key] = run
             return result
         fault = ""
@@ -375,8 +393,9 @@ class CapturedStep:
             run.guard.contents = self._contents(form, recorder, of.before, reach)
             recorder.rows = in_order(recorder.rows, len(form.arrays))
             program, why = proved_run(
-                self._step, form, given, recorder, results, found, of.before, roots, self._is_close
-            )
+                self._step, form, given, recorder, results, found, of.before, roots,
+                [x for x, _ in run.guard.contents], self._is_close,
+            )  # fmt: skip
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
 
@@ -509,12 +528,15 @@ class _Recorded:
         Of what the step can reach, before it.
     is_done : bool
         Whether the step has come to its end.
+    result : object
+        That of the step, then.
     """
 
     def __init__(self, first: _Run | None):
         self.first = first
         self.before: Memory | None = None
         self.is_done = False
+        self.result: Any = None
 
 
 class _Run(NamedTuple):

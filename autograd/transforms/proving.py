@@ -33,7 +33,7 @@ __all__ = ["proved_run"]
 
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]], is_close: bool = False,
+    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (), is_close: bool = False,
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
     """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
 
@@ -47,6 +47,8 @@ def proved_run(
         Taken before it.
     roots : sequence
         Of the step; see `Reach`.
+    compared : sequence of ndarray
+        Arrays whose values each replay compares, as constants are computed from them. They keep their values here.
     is_close : bool
         Whether values may differ by rounding.
     """
@@ -65,7 +67,7 @@ def proved_run(
             why = _fault(made, form, left, is_close)
             for seed, is_far in ((1, False), (2, True)):
                 if not why and state.distribution.is_alone:
-                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, is_close)
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared, is_close)
             made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
     except Refused as error:
@@ -90,12 +92,12 @@ def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
 
 def _fault_of_others(
     made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
-    is_close: bool,
+    compared: Sequence[Any], is_close: bool,
 ) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
     reach = Reach(roots)
-    _move(reach, made)
+    _move(reach, made, compared)
     start = Memory(reach)
     try:
         with Beside():
@@ -111,8 +113,8 @@ def _fault_of_others(
     return path and f"another value where arguments and state have others: {path}"
 
 
-def _move(reach: Reach, made: TracedRun) -> None:
-    """Give parameters, the state of optimizers, and arrays of the program other values.
+def _move(reach: Reach, made: TracedRun, compared: Sequence[Any]) -> None:
+    """Give parameters, the state of optimizers, and arrays of the program other values, but for those compared.
 
     Other threads may read what the step only reads, as that of a server does, so that it stays where there are some.
     """
@@ -124,6 +126,8 @@ def _move(reach: Reach, made: TracedRun) -> None:
     for x in reach.objects:
         if isinstance(x, Optimizer):
             arrays += [v for values in x.state_lists() for v in values]
+    owners = {id(owner_of(x)) for x in compared}
     for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
-        if x.flags.writeable and x.size and (not is_shared or id(owner_of(x)) in written):
+        owner = id(owner_of(x))
+        if owner not in owners and x.flags.writeable and x.size and (not is_shared or owner in written):
             x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)

@@ -104,7 +104,8 @@ class TracedStep:
         self._lost = False  # whether Python may have changed gradients
         self._alone = _uses_of(self.rows, results)
         self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
-        self.numbers: list[Leaf] = []  # leaves whose arrays are numbers of NumPy, which are arguments, too
+        # Functions that read numbers of NumPy, of leaves and optimizers, and their classes: they are arguments, too.
+        self.numbers: list[tuple[Callable[[], Any], type]] = []
         self._number_of: dict[int, Traced] = {}
         self._stale = False  # whether Python may have changed parameters
         for i, x in enumerate(self.inputs):
@@ -257,15 +258,29 @@ class TracedStep:
             raise Refused("a parameter is read after Python may have changed it")
         if isinstance(array, np.generic) and array.dtype.kind in "fiub":
             if id(leaf) not in self._number_of:
-                self.inputs.append(np.asarray(array))
-                self.numbers.append(leaf)
-                made = self.trace.new(self.inputs[-1], "argument", key=len(self.inputs) - 1)
-                self._number_of[id(leaf)] = Traced(self.trace, made._value, made._buffer, True)
+                self._number_of[id(leaf)] = self.number(array, partial(read, leaf))
             return self._number_of[id(leaf)]
         if array.__class__ is not np.ndarray:
             raise Refused(f"a leaf whose array is a {type(array).__name__}")
         self.leaves[id(leaf)] = leaf, array
         return self.trace.state(array)
+
+    def number(self, value: Any, get: Callable[[], Any]) -> Traced:
+        """A number of NumPy that `get` reads in each step."""
+        self.inputs.append(np.asarray(value))
+        self.numbers.append((get, value.__class__))
+        made = self.trace.new(self.inputs[-1], "argument", key=len(self.inputs) - 1)
+        return Traced(self.trace, made._value, made._buffer, True)
+
+    def put_number(self, made: Traced, put: Callable[[Any], Any]) -> None:
+        """Have a number of NumPy given to `put` in each step."""
+        operand = operand_of(made._value, made._buffer)
+
+        def bind(memory: Memory) -> Callable[[Frame], Any]:
+            read_one = memory.reader(operand)
+            return lambda frame: put(read_one(frame)[()])
+
+        self.trace.add("python", put, (), (), reads=[operand], bind=bind, changes=True)
 
     # -- gradients ---------------------------------------------------------------------------------------------------
     def _accumulate(self, row: Row) -> None:
@@ -629,6 +644,10 @@ def _item(own: dict[str, Any], name: str, i: int) -> Any:
     return own[name][i]
 
 
+def _put_item(own: dict[str, Any], name: str, i: int, value: Any) -> None:
+    own[name][i] = value
+
+
 # -- optimizers --------------------------------------------------------------------------------------------------------
 class _Stepper:
     """Traces the step of an optimizer."""
@@ -637,6 +656,7 @@ class _Stepper:
         self.step, self.trace_, self.row, (self.optimizer, self.keep) = step, step.trace, row, row.args
         self._undo: list[Callable[[], Any]] = []
         self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
+        self._values: list[tuple[Any, Any, Traced, Callable[[Any], Any]]] = []  # the same of numbers of NumPy
         self._counts: list[tuple[str, int, Any]] = []
 
     def trace(self) -> None:
@@ -690,6 +710,12 @@ class _Stepper:
         optimizer, trace = self.optimizer, self.trace_
         for p in optimizer.parameters:
             array = p.array
+            if isinstance(array, np.generic):
+                made = self.step._leaf(p)
+                self._values.append((p, "array", made, partial(setattr, p, "array")))
+                self._undo.append(partial(setattr, p, "array", array))
+                p.array = made
+                continue
             if array.__class__ is not np.ndarray or not array.flags.writeable:
                 raise Refused("a parameter that is not a writeable array")
             self.step.leaves[id(p)] = p, array
@@ -699,7 +725,8 @@ class _Stepper:
             self._arrays.append((p, "array", made))
         for name, x in list(vars(optimizer).items()):
             is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
-            if is_state and (name in optimizer._saved or all(isinstance(v, np.ndarray | int | None) for v in x)):
+            kinds = np.ndarray | np.generic | int | None
+            if is_state and (name in optimizer._saved or all(isinstance(v, kinds) for v in x)):
                 self._replace_items(name, x)
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
@@ -720,6 +747,9 @@ class _Stepper:
             elif item.__class__ is int:
                 x[i] = Number.of(item, partial(_item, own, name, i))
                 self._counts.append((name, i, x[i]))
+            elif isinstance(item, np.generic) and item.dtype.char in "fd":
+                x[i] = self.step.number(item, partial(_item, own, name, i))
+                self._values.append((x, i, x[i], partial(_put_item, own, name, i)))
             elif item is not None and item.__class__ is not float:
                 raise Refused(f"state of an optimizer that is a {type(item).__name__}")
 
@@ -735,6 +765,15 @@ class _Stepper:
             if not operand_of(now._value, now._buffer).is_at(operand_of(made._value, made._buffer)):
                 made._value[...] = now._value
                 trace.copy(operand_of(made._value, made._buffer), trace.operand(now))
+        for holder, key, made, put in self._values:
+            now = holder.array if key == "array" else holder[key]
+            if now is made:
+                continue
+            if type(now) is not Traced or not now._is_scalar or now.dtype != made.dtype:
+                raise Refused("state of an optimizer that changes its form")
+            self.step.put_number(now, put)
+            if key == "array":
+                self.step._number_of[id(holder)] = now
         numbers: list[Number] = []
         places: list[tuple[str, int]] = []
         own = vars(self.optimizer)
@@ -789,9 +828,9 @@ class TracedRun:
         return lambda frame: Tensor(read(frame).copy(), layout, None, node)
 
     def _all(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, and the leaves that are numbers, as arrays that machine code can read."""
+        """The arguments, and the numbers of leaves and optimizers, as arrays that machine code can read."""
         if self.step.numbers:
-            arrays = (*arrays, *[leaf.array for leaf in self.step.numbers])
+            arrays = (*arrays, *[get() for get, _ in self.step.numbers])
         for x in arrays:
             if x.__class__ is not np.ndarray or not x.flags.aligned:
                 return tuple([_aligned(x) for x in arrays])
@@ -836,7 +875,7 @@ class TracedRun:
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
-        bound, optimizers = self.step.bound, self.step.optimizers
+        bound, optimizers, numbers = self.step.bound, self.step.optimizers, self.step.numbers
         updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
 
         nodes = self.program.nodes
@@ -852,6 +891,9 @@ class TracedRun:
                     return exact(*arrays)
             for own, name, i, array in bound:
                 if own[name][i] is not array:
+                    return exact(*arrays)
+            for get, kind in numbers:
+                if get().__class__ is not kind:
                     return exact(*arrays)
             for p in updated:
                 if p.uses:  # a tape needs its present value: `step` refuses

@@ -374,11 +374,19 @@ def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None)
 
 
 def _check_indices(indices: Any, ignored: int | None, classes: int) -> None:
-    _check_labels(indices if ignored is None else indices[indices != ignored], classes)
+    try:
+        _check_labels(indices if ignored is None else np.where(indices == ignored, 0, indices), classes)
+    except ShapeError:  # it shall name the labels that are not ignored
+        _check_labels(indices if ignored is None else indices[indices != ignored], classes)
+        raise
 
 
 def _count_of(labels: Any, ignored: int | None) -> Any:
     return np.count_nonzero(labels != ignored)
+
+
+def _count_in(labels: Any, ignored: int | None, dtype: Any) -> Any:
+    return np.sum(labels != ignored, dtype=np.int64, keepdims=True).astype(dtype).reshape(())
 
 
 def _sum_of_rows(logits: Any, labels: Any) -> Any:
@@ -433,7 +441,9 @@ def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtyp
         return mean(losses)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
-    count = decided(_count_of, raw(labels), ignored)
+    if state.recorder is not None:
+        return total(losses) / constant_like(recorded(_count_in, raw(labels), ignored, dtype), losses)
+    count = _count_of(raw(labels), ignored)
     if isinstance(count, int | np.integer):
         return total(losses) / SizeFloat(count, counts="own")
     return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays

@@ -432,7 +432,7 @@ def _a_view_begins_where_its_array_does(patch: Patch) -> None:
         wrapped(patch, module, "operand_of", lambda own: lambda x, buffer: own(x, buffer)._replace(offset=0))
 
 
-@fault("calls: 0")
+@fault("calls: 2")
 def _a_copy_is_left_out(patch: Patch) -> None:
     wrapped(
         patch,

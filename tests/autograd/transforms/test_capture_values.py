@@ -657,15 +657,80 @@ def test_a_form_too_many_leaves_one_step() -> None:
     assert refused and t.optimizer.state_dict()["steps" if "steps" in t.optimizer.state_dict() else "step"] == 24
 
 
-def test_calls_that_decide_otherwise_are_told() -> None:
+# -- other decisions ---------------------------------------------------------------------------------------------------
+def test_what_a_step_does_after_another_decision_is_recorded_too() -> None:
     """Large inputs of a softmax are shifted, small ones need not be: a record has one of both."""
     x = numpy.random.default_rng(7).standard_normal((4, 3))
     do = ag.capture(lambda x: nn.log_softmax(ag.tensor(x), -1), warmup=0)
     for k in range(5):
         do(x + k)
     assert "calls ran the step itself" not in str(do)
-    for k in range(3):
-        assert bits(do(1000 * x + k)) == bits(nn.log_softmax(ag.tensor(1000 * x + k), -1))
-    do(x)
-    assert (do.replays, do.departures) == (4, 3)
-    assert "3 calls ran the step itself: a decision on data was another one" in str(do)
+    for k in range(12):
+        for scale in (1, 1000):
+            assert bits(do(scale * x + k)) == bits(nn.log_softmax(ag.tensor(scale * x + k), -1))
+    assert (do.replays, do.departures) == (3 + 12 + 8, 4)
+    assert "4 calls ran the step itself: a decision on data was another one" in str(do)
+
+
+BRANCHES: dict[str, tuple[Check, list[Any]]] = {
+    "a shift of a softmax": (lambda p, x: nn.log_softmax(p + ag.tensor(x), -1), [1.0, 1e3, 1.0, 1e4]),
+    "a softmax of what is infinite": (lambda p, x: nn.softmax(p + ag.tensor(x), -1), [1.0, 1e3, -numpy.inf]),
+    "a median of NaN": (lambda p, x: p * ag.constant(np.median(ag.tensor(x)) * 0), [1.0, numpy.nan]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.filterwarnings("ignore")
+def test_decisions_that_change_from_call_to_call(name: str, warmup: int) -> None:
+    value, scales = BRANCHES[name]
+    rng = numpy.random.default_rng(3)
+    chosen = [scales[0]] * 7 + [scales[i] for i in rng.integers(0, len(scales), 60)]
+    if warmup == 0:  # the recordings, too, meet other decisions
+        chosen = chosen[7:]
+    inputs = [rng.standard_normal((4, 4)) * scale if abs(scale) < numpy.inf else numpy.full((4, 4), scale)
+              for scale in chosen]  # fmt: skip
+
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+        p = ag.Parameter(numpy.linspace(-1, 1, 16).reshape(4, 4), name="p")
+        optimizer = optim.SGD([p], 1e-3, 0.9)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (value(p, x) ** 2).sum()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = wrap(step)
+        return [(bits(do(x)), bits(p), bits(p.grad), bits(optimizer.velocity)) for x in inputs], do
+
+    expected, _ = run(lambda step: step)
+    found, do = run(lambda step: ag.capture(step, warmup=warmup))
+    assert do.replays > len(inputs) - 30
+    assert found == expected
+
+
+def test_labels_that_are_ignored_from_some_call_on() -> None:
+    p = ag.Parameter(numpy.linspace(-1, 1, 16).reshape(4, 4))
+    do = ag.capture(lambda labels: nn.cross_entropy(p, labels), warmup=0)
+    for k in range(40):
+        labels = numpy.where(numpy.arange(4) < k % 3 * (k > 9), -100, k % 4)
+        assert bits(do(labels)) == bits(nn.cross_entropy(p, labels)), k
+    assert do.replays >= 40 - 2 - 4 and do.departures <= 4
+
+
+def test_another_decision_that_cannot_be_recorded_runs_the_step() -> None:
+    def step(x: Any) -> Any:
+        y = nn.log_softmax(ag.tensor(x), -1)
+        return y * float(y[0, 0]) if y.array.min() < -100 else y
+
+    x = numpy.random.default_rng(7).standard_normal((4, 3))
+    do = ag.capture(step, warmup=0)
+    for _ in range(4):
+        do(x)
+    for k in range(40):
+        assert bits(do(1000 * x + k)) == bits(step(1000 * x + k))
+        assert bits(do(x + k)) == bits(step(x + k))
+    assert do.departures == 40 and do.replays == 42
