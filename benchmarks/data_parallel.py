@@ -8,6 +8,8 @@ mlp         a training step of a 784-512-512-10 network, 128 rows on each of 2 r
 gpt         the same for a GPT of 4 layers and width 256, 8 x 128 tokens a rank
 small       forward and backward of 200 parameters of 256 elements: their gradients summed in one bucket, beside one by
             one, and beside the peer's bucket
+captured    a step of a 64-64-64-10 network and of a GPT of 2 layers and width 32 that `autograd.capture` replays, on 2
+            ranks of this host, beside the same step as it is, and beside the peer
 efficiency  steps per second of 2 ranks over those of 1 rank with the same batch a rank; `ceiling` is the same for two
             processes that do not communicate, which is what this machine allows
 dry         the exposed communication of the GPT on 1,024 ranks, 8 on each of 128 hosts joined at 10 Gbit/s, predicted
@@ -287,6 +289,22 @@ def small(case: str, args: argparse.Namespace, figures: Figures) -> None:
             figures.add("200 small gradients, beside the peer's bucket, ms", times[0], times[2], losses_differ_by=apart)
 
 
+def captured(args: argparse.Namespace, figures: Figures) -> None:
+    """Captured steps of small models."""
+    for case in ("tiny-mlp", "tiny-gpt"):
+        with ExitStack() as stack:
+            worlds = [stack.enter_context(World("ringtape", sys.executable, case, 2, cores="0,1", mode=mode))
+                      for mode in ("capture", "")]  # fmt: skip
+            if args.python_torch:
+                worlds.append(stack.enter_context(World("torch", args.python_torch, case, 2, cores="0,1")))
+            for world in worlds:
+                world.steps(SETTLE["mlp"])
+            apart = agree(case, worlds)
+            times = interleaved(worlds, STEPS["mlp"], args.rounds)
+            for other, found in zip(("the step", "the peer"), times[1:], strict=False):
+                figures.add(f"{case}, captured, beside {other}, ms a step", times[0], found, losses_differ_by=apart)
+
+
 def efficiency(args: argparse.Namespace, figures: Figures) -> None:
     """Steps per second of 2 ranks over those of 1 rank, of both libraries, and of two separate processes."""
     for case in args.efficiency:
@@ -440,11 +458,11 @@ def low_rank_bytes(rank: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table or JSON."""
-    kinds = ("mlp", "gpt", "small", "efficiency", "dry", "network")
+    kinds = ("mlp", "gpt", "small", "captured", "efficiency", "dry", "network")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python-torch", metavar="PATH", help="interpreter that has torch; without, left out")
     parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
-    parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds[:5]), metavar="KIND",
+    parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds[:6]), metavar="KIND",
                         help=", ".join(kinds))  # fmt: skip
     parser.add_argument("--rounds", type=int, default=21, help="rounds; each world runs once in each (at least 3)")
     parser.add_argument("--no-numba", action="store_true", help="measure ringtape without Numba, too")
@@ -467,7 +485,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif kind == "small":
             small(kind, args, figures)
         else:
-            {"efficiency": efficiency, "dry": dry, "network": network}[kind](args, figures)
+            {"captured": captured, "efficiency": efficiency, "dry": dry, "network": network}[kind](args, figures)
     print(json.dumps(figures.found) if args.json else figures.table())
 
 

@@ -37,7 +37,7 @@ def measure(name: str, ranks: int, args: argparse.Namespace) -> dict[str, dict[s
     with ExitStack() as stack:
         worlds = [
             stack.enter_context(World(library, python, "train_gpt", ranks, cores="0,1", program="train_gpt", mode=mode))
-            for library, python, mode in [("ringtape", sys.executable, ""), *chosen]
+            for library, python, mode in [("ringtape", sys.executable, args.capture), *chosen]
         ]
         apart = agree(name, worlds)
         times = interleaved(worlds, STEPS, args.rounds)
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
     parser.add_argument("--only", nargs="+", choices=worlds, default=list(worlds), metavar="KIND", help="one, tensor")
     parser.add_argument("--rounds", type=int, default=21, help="rounds; each world runs once in each (at least 3)")
+    parser.add_argument("--capture", choices=("capture", "close"), default="",
+                        help="replay the step, with its bits, or close to them")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer, ratio")
     args = parser.parse_args(arguments)
     if args.rounds < 3:

@@ -35,7 +35,7 @@ from .data.settings import Zero, stage_of
 from .expert.side_losses import side_losses
 from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
 from .pipeline import Microbatches, Pipeline, simulate
-from .pipeline.run import Steps
+from .pipeline.run import Steps, Totals
 from .pipeline.same_bits import SameBits
 from .plan import Style, parallelize
 from .verify import Report, compare_with_serial
@@ -64,6 +64,14 @@ class Axes:
     batch: str | Sequence[str] = ("dp", "ep")
     sequence: str = "cp"
     stages: str = "pp"
+
+
+def _count(targets: Any, count: Any) -> Any:
+    """The number of elements that the loss of a batch sums over."""
+    n = as_array(targets).size if count is None else count
+    if not isinstance(n, int | float | np.number) or not n > 0:
+        raise OptionError(f"Trainer.step: count={short(n)} was given; needed: a positive number")
+    return n
 
 
 def _axes_of(given: Axes | None, alone: Axes) -> Axes:
@@ -123,6 +131,9 @@ class Trainer:
     bits : {"same"}, optional
         With "same", parameters, losses and norms have the same bits on any number of ranks along `batch` and `stages`,
         with any stage of ZeRO: see Notes.
+    capture : bool
+        Whether the steps are recorded and replayed by `autograd.capture`, with the same bits: small models then train
+        several times as fast. There is one stage, and no layer that draws random numbers.
     **options
         Of `DataParallel`, such as ``bucketing=Bucketing(...)``. Like `zero`, they have no effect on a mesh without such
         axes.
@@ -197,6 +208,7 @@ class Trainer:
         device: str | None = None,
         axes: Axes | None = None,
         bits: str | None = None,
+        capture: bool = False,
         **options: Any,
     ):
         _check(model, loss, mesh, microbatches, optimizer)
@@ -233,12 +245,30 @@ class Trainer:
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
             self._optimizer = optimizer
             self.optimizer = optimizer(list(self.parameters.values()))
+            self._captured = self._captured_step(capture)
             if bits is not None:
                 _check_elementwise(self.optimizer, self.parameters.values())
                 self._same_bits = SameBits(self.pipeline, mesh, data, schedule, options.get("chunks"))
 
     def __repr__(self) -> str:
         return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
+
+    def _captured_step(self, capture: Any) -> Any:
+        """What replays the steps; None if they run as they are."""
+        if capture is False:
+            return None
+        if capture is not True:
+            raise OptionError(f"Trainer: capture={short(capture)} was given; needed: True or False")
+        stages = 1 if self._stages is None else self.mesh.axis(self._stages).size
+        if stages > 1 or self.bits is not None:
+            other = f"{stages} stages" if stages > 1 else f"bits={self.bits!r}"
+            raise OptionError(
+                f"Trainer: capture=True and {other} were given, whose steps cannot be recorded\n  fix: capture=False"
+                + (f", or a mesh without {self._stages!r}" if stages > 1 else ", or bits=None")
+            )
+        from .captured import captured_step  # used by few
+
+        return captured_step(self.pipeline, self.optimizer, self.clip)
 
     def _check_bits(self, bits: Any, divides: set[Any], zero: int | Zero, options: Mapping[str, Any]) -> None:
         """Raise OptionError unless the bits can be the same on any number of ranks; keep the styles without an axis."""
@@ -367,6 +397,8 @@ class Trainer:
         """
         refuse_recorded("Trainer.step")
         with self._on_mesh():
+            if self._captured is not None:
+                return self._replayed(inputs, targets, count)
             self.optimizer.zero_grad()
             loss = self._gradients(inputs, targets, count)
             if self.clip is not None:
@@ -378,10 +410,21 @@ class Trainer:
             self.last_loss = loss
             return loss
 
+    def _replayed(self, inputs: Any, targets: Any, count: int | None) -> float:
+        """A step by the captured function."""
+        n = _count(targets, count)
+        self._compare(inputs, targets)
+        losses, norm = self._captured(np.array(1.0 / n), list(self.share(inputs)), list(self.share(targets)))
+        totals = Totals(None)
+        for loss in losses:
+            totals.add(loss)
+        self.norm = None if norm is None else float(getattr(norm, "array", norm))
+        self.steps += 1
+        self.last_loss = totals.total() / n
+        return self.last_loss
+
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
-        n = as_array(targets).size if count is None else count
-        if not isinstance(n, int | float | np.number) or not n > 0:
-            raise OptionError(f"Trainer.step: count={short(n)} was given; needed: a positive number")
+        n = _count(targets, count)
         self._compare(inputs, targets)
         with self._draws(as_array(inputs)):
             self.pipeline.steps = self.steps

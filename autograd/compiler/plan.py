@@ -49,14 +49,21 @@ class Group:
         self.why = ""  # there is no loop
         self.operands: list[Any] = []
         self._used: set[Any] = set()
+        self._loaded: set[Any] = set()
+        self._written: set[Any] = set()
         self.note(node)
 
     def note(self, node: Node) -> None:
-        self._used.update(map(_key, (*reads_of(node), *node.outs)))
+        reads, writes = set(map(_key, reads_of(node))), set(map(_key, node.outs))
+        self._loaded |= reads - self._written
+        self._written |= writes
+        self._used |= reads | writes
 
     def takes(self, node: Node) -> bool:
         """Whether one more node is not too much."""
         if not self.is_open or len(self.nodes) >= _MOST_NODES:
+            return False
+        if reads_twice(node) and not self._loaded.isdisjoint(self._written):
             return False
         return len(self._used) + len(node.ins) + len(node.outs) <= _MOST_OPERANDS
 
@@ -66,6 +73,11 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<{self.kind} {list(self.shape)}: {', '.join(map(name_of, self.nodes))}>"
+
+
+def reads_twice(node: Node) -> bool:
+    """Whether a loop computes the operands of a node once more, after it has written."""
+    return node.kind == "reduce" and name_of(node) in ("maximum", "minimum", "argmax", "argmin")
 
 
 def name_of(node: Node) -> str:
@@ -249,7 +261,8 @@ class Plan:
         }  # fmt: skip
         for node in group.nodes:
             writer.add(node)
-        group.loop, group.operands = writer.loop(private, self._replaced(at, writer, private, last))
+        replaced = [] if any(map(reads_twice, group.nodes)) else self._replaced(at, writer, private, last)
+        group.loop, group.operands = writer.loop(private, replaced)
 
     def _replaced(
         self, at: int, writer: _Writer, private: set[int], last: dict[int, int]

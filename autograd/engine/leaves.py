@@ -267,7 +267,8 @@ class Leaf(Tensor):
 
     def adopt(self, ct: Any, sweep: Any) -> None:
         """`accumulate` an array of which nobody else reads or writes the memory, as a part of a gradient bucket."""
-        if self._grad is None and ct.__class__ is ndarray and ct.dtype is self.array.dtype:
+        # In C order, as `accumulate` keeps it; a part of a matrix that is divided by columns lies otherwise in a bucket
+        if self._grad is None and ct.__class__ is ndarray and ct.dtype is self.array.dtype and ct.flags.c_contiguous:
             sweep.fresh.append(self)
             self._grad, self.used = ct, None  # a bucket gives the same memory again
         else:

@@ -71,7 +71,8 @@ class Small(NamedTuple):
 
 
 Case = MLP | GPT | RotaryGPT | Small
-CASES: dict[str, Case] = {"mlp": MLP(), "gpt": GPT(), "small": Small(), "train_gpt": RotaryGPT()}
+CASES: dict[str, Case] = {"mlp": MLP(), "gpt": GPT(), "small": Small(), "train_gpt": RotaryGPT(),
+                          "tiny-mlp": MLP((64, 64, 64, 10), 32), "tiny-gpt": GPT(2, 32, 4, 32, 64, 4)}  # fmt: skip
 
 
 def weights(case: Case) -> dict[str, Array]:
@@ -147,7 +148,7 @@ def arguments() -> argparse.Namespace:
     """The command line of a worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
-    parser.add_argument("--mode", default="", help="the size of buckets; of ringtape also an algorithm: ring,1048576")
+    parser.add_argument("--mode", default="", help="the size of buckets; of ringtape also an algorithm, 'capture'")
     parser.add_argument("--connect", required=True, help="the driver's socket, a file")
     parser.add_argument("--token", default="")
     parser.add_argument("--cores", default="", help="rank r runs on the r-th core of this list")

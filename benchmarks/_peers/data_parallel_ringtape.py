@@ -7,7 +7,21 @@ import time
 from typing import Any
 
 import numpy
-from data_parallel_case import BETAS, CASES, EPS, GPT, RATE, Small, Worker, arguments, batches, serve, use_core, weights
+from data_parallel_case import (
+    BETAS,
+    CASES,
+    EPS,
+    GPT,
+    MLP,
+    RATE,
+    Small,
+    Worker,
+    arguments,
+    batches,
+    serve,
+    use_core,
+    weights,
+)
 
 import autograd as ag
 import collectives as cc
@@ -24,6 +38,8 @@ SIZES = ("measured",)
 class Weights(nn.Module):
     """A module with the weights of a case as attributes, which are read by their names with dots."""
 
+    case: Any
+
     def __init__(self, arrays: dict[str, Array]):
         for name, a in arrays.items():
             setattr(self, name.replace(".", "_"), ag.Parameter(a))
@@ -36,7 +52,7 @@ class Weights(nn.Module):
 class MLPModel(Weights):
     def forward(self, x: Any, y: Any) -> Any:
         p = self.entered()
-        last = CASES["mlp"].widths[1:]
+        last = self.case.widths[1:]
         for i in range(len(last)):
             x = ops.linear(x, p[f"{i}_weight"], p[f"{i}_bias"])
             x = ops.relu(x) if i < len(last) - 1 else x
@@ -45,7 +61,7 @@ class MLPModel(Weights):
 
 class GPTModel(Weights):
     def forward(self, tokens: Any, y: Any) -> Any:
-        case, p = CASES["gpt"], self.entered()
+        case, p = self.case, self.entered()
         assert isinstance(case, GPT)
         batch, width = tokens.shape[0], case.width
         h = nn.functional.embedding(tokens, p["tokens"]) + p["positions"]
@@ -65,17 +81,24 @@ class SmallModel(Weights):
         return list(self.entered().values())
 
 
+def step_of(step: Any, data: Any, captures: bool) -> Any:
+    """The step of a number, given that of a batch."""
+    of_batch = ag.capture(step) if captures else step
+    return lambda i: of_batch(*data[i % len(data)])
+
+
 def build(args: Any) -> Worker:
     case = CASES[args.case]
     world = cc.world()
     use_core(args, world.rank)
     forms = args.mode.split(",") if args.mode else []
     sizes: list[Any] = [int(form) if form.isdigit() else form for form in forms if form in SIZES or form.isdigit()]
-    algorithms = [form for form in forms if form not in SIZES and not form.isdigit()]
+    algorithms = [form for form in forms if form not in (*SIZES, "capture") and not form.isdigit()]
     mesh = cc.Mesh(dp=-1, algorithm=algorithms[0] if algorithms else "native")
     mesh.__enter__()  # for the life of the process
     kernels.keep_freed_memory()
-    cls = {"mlp": MLPModel, "gpt": GPTModel, "small": SmallModel}[args.case]
+    cls = {MLP: MLPModel, GPT: GPTModel, Small: SmallModel}[type(case)]
+    cls.case = case
     model = DataParallel(cls(weights(case)), "dp", bucket_bytes=sizes[0] if sizes else 25 << 20)
     parameters = model.parameters()
     optimizer = optim.Adam(parameters, lr=RATE, betas=BETAS, eps=EPS)
@@ -87,8 +110,7 @@ def build(args: Any) -> Worker:
         rows = world.size * given[0][1].size
     clock = time.perf_counter
 
-    def step(i: int) -> Any:
-        x, y = data[i % len(data)]
+    def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         with ag.Tape() as tape:
             loss = model(x, y) / rows
@@ -164,7 +186,7 @@ def build(args: Any) -> Worker:
             return sum(float(p.grad.data.sum(dtype="f8")) for p in loss)
         return float(world.all_reduce(numpy.array([float(loss.local)]))[0])
 
-    chosen = exchange if isinstance(case, Small) else step
+    chosen = exchange if isinstance(case, Small) else step_of(step, data, "capture" in forms)
     more = {"profile": profile, "ready": ready, "link": link}
     return Worker(world.rank, world.size, "ringtape", chosen, total, world.barrier, more)
 

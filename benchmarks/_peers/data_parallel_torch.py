@@ -9,13 +9,29 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-from data_parallel_case import BETAS, CASES, EPS, GPT, RATE, Small, Worker, arguments, batches, serve, use_core, weights
+from data_parallel_case import (
+    BETAS,
+    CASES,
+    EPS,
+    GPT,
+    MLP,
+    RATE,
+    Small,
+    Worker,
+    arguments,
+    batches,
+    serve,
+    use_core,
+    weights,
+)
 
 F = torch.nn.functional
 
 
 class Weights(torch.nn.Module):
     """A module with the weights of a case as parameters; matrices are (out, in), as torch's own layers have them."""
+
+    case: Any
 
     def __init__(self, arrays: dict[str, Any]):
         super().__init__()
@@ -27,7 +43,7 @@ class Weights(torch.nn.Module):
 
 class MLPModel(Weights):
     def forward(self, x: Any, y: Any) -> Any:
-        p, layers = self._parameters, len(CASES["mlp"].widths) - 1
+        p, layers = self._parameters, len(self.case.widths) - 1
         for i in range(layers):
             x = F.linear(x, p[f"{i}_weight"], p[f"{i}_bias"])
             x = F.relu(x) if i < layers - 1 else x
@@ -36,7 +52,7 @@ class MLPModel(Weights):
 
 class GPTModel(Weights):
     def forward(self, tokens: Any, y: Any) -> Any:
-        case, p = CASES["gpt"], self._parameters
+        case, p = self.case, self._parameters
         assert isinstance(case, GPT)
         batch, width = tokens.shape[0], case.width
         h = F.embedding(tokens, p["tokens"]) + p["positions"]
@@ -65,7 +81,8 @@ def build(args: Any) -> Worker:
     assert torch.get_num_threads() == torch.get_num_interop_threads() == 1
     distributed.init_process_group("gloo")
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    cls = {"mlp": MLPModel, "gpt": GPTModel, "small": SmallModel}[args.case]
+    cls = {MLP: MLPModel, GPT: GPTModel, Small: SmallModel}[type(case)]
+    cls.case = case
     options: dict[str, Any] = {"bucket_cap_mb": float(args.mode) / 2**20} if args.mode else {}
     model = torch.nn.parallel.DistributedDataParallel(
         cls(weights(case)), gradient_as_bucket_view=True, static_graph=True, **options

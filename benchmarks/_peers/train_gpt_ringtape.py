@@ -41,14 +41,19 @@ def build(args: Any) -> Worker:
         data = [tuple(ag.tensor(a, {"tp": cc.R}) for a in pair) for pair in data]
     optimizer = optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=0.1)
 
-    def step(i: int) -> Any:
-        x, y = data[i % len(data)]
+    def step_of(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         with ag.Tape() as tape:
             loss = total_loss(model(x), y) / count
         tape.backward(loss)
         optimizer.step()
         return loss
+
+    bits = {"capture": "same", "close": "close"}.get(args.mode)
+    of_batch = step_of if bits is None else ag.capture(step_of, bits=bits)
+
+    def step(i: int) -> Any:
+        return of_batch(*data[i % len(data)])
 
     def total(loss: Any) -> float:
         return float(loss.item())

@@ -116,6 +116,47 @@ class _Pass:
         return found
 
 
+class Totals:
+    """The sums of the losses of a step, by their layouts.
+
+    Parameters
+    ----------
+    axis : str or None
+        The axis of the stages, along which one rank has a loss.
+    """
+
+    def __init__(self, axis: str | None):
+        self.axis = axis
+        self._of: dict[Layout | None, Any] = {}
+
+    def add(self, loss: Any) -> None:
+        """Add a loss to the sum of those with its labels."""
+        if loss.__class__ not in TENSORS or loss.array.shape:
+            shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"
+            raise ShapeError(
+                f"Pipeline: the loss is {shown}; needed: a Tensor without dimensions, the sum of the losses of a "
+                "microbatch\n  fix: reduction='sum', or .sum()"
+            )
+        if loss.array.dtype.kind == "c":
+            refuse_complex_objective("Pipeline", loss.array.dtype)
+        layout = loss.layout
+        if layout is not None:
+            require_one_number(layout if self.axis is None else layout.replace((self.axis,), I), (), state.unstated)
+        value = float(loss.array) if isinstance(loss.array, _HOST) else loss.array.astype(np.float64)
+        self._of[layout] = self._of.get(layout, 0.0) + value  # on a GPU, where it is read once, by `total`
+
+    def total(self) -> float:
+        """The sum of all, over the ranks that hold addends too. All ranks call it."""
+        total = 0.0
+        for layout, found in self._of.items():
+            value = float(to_host(found)) if not isinstance(found, float) else found
+            for axis, label in () if layout is None else layout.items():
+                if label is P and axis != self.axis:
+                    (value,) = _summed(state.mesh.axis(axis).group, value)
+            total += value
+        return total
+
+
 class Steps:
     """The number of steps of a pipeline or a trainer, on which random numbers depend, as a state.
 
@@ -527,7 +568,7 @@ class _Run:
         self.passes: dict[tuple[int, int], _Pass] = {}
         self.values: dict[tuple[int, int], tuple[Outline, list[Any]]] = {}  # of stages on the same rank
         self.cotangents: dict[tuple[int, int], list[Any]] = {}
-        self.totals: dict[Layout | None, Any] = {}
+        self.totals = Totals(model.axis)
         self.times: list[tuple[Action, float, float]] = []
         self.peak = 0
         self.stage_losses: Any = None  # in an examined step, see `collectives.scale.stages`
@@ -729,31 +770,11 @@ class _Run:
             self.stage_losses.note(of.seeds, of.tape.recording)
 
     def _add(self, loss: Any) -> None:
-        """Add a loss to the total of those with its labels."""
-        if loss.__class__ not in TENSORS or loss.array.shape:
-            shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"
-            raise ShapeError(
-                f"Pipeline: the loss is {shown}; needed: a Tensor without dimensions, the sum of the losses of a "
-                "microbatch\n  fix: reduction='sum', or .sum()"
-            )
-        if loss.array.dtype.kind == "c":
-            refuse_complex_objective("Pipeline", loss.array.dtype)
-        layout = loss.layout
-        if layout is not None:
-            axis = self.model.axis
-            require_one_number(layout if axis is None else layout.replace((axis,), I), (), state.unstated)
-        value = float(loss.array) if isinstance(loss.array, _HOST) else loss.array.astype(np.float64)
-        self.totals[layout] = self.totals.get(layout, 0.0) + value  # on a GPU, where it is read once, by `total`
+        self.totals.add(loss)
 
     def total(self) -> float:
         """The sum of the losses over the microbatches, and over the ranks that hold addends. All ranks call it."""
-        model, total = self.model, 0.0
-        for layout, found in self.totals.items():
-            value = float(to_host(found)) if not isinstance(found, float) else found
-            for axis, label in () if layout is None else layout.items():
-                if label is P and axis != model.axis:
-                    (value,) = _summed(state.mesh.axis(axis).group, value)
-            total += value
+        model, total = self.model, self.totals.total()
         stages, group = self.stage_losses, None if model._on is None else model._on.group
         count = 0 if stages is None else stages.count
         if group is not None:

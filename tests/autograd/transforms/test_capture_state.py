@@ -933,3 +933,28 @@ def test_too_much_to_compare_is_refused() -> None:
     do = ag.capture(lambda x: x * numbers[0], warmup=0)
     with pytest.raises(CaptureError, match="numbers, which holds 30000 values.*\n  fix: an array"):
         do(ag.tensor(1.0))
+
+
+def test_what_a_function_of_a_package_changes_is_given_back_after_proofs() -> None:
+    """The state of an optimizer that no walk reaches, as that of a closure of an installed package."""
+
+    def run(wrap: Callable[[Any], Any]) -> list[Any]:
+        w = ag.Parameter(numpy.linspace(-1, 1, 12).reshape(3, 4), name="w")
+        optimizer = optim.Adam([w], 0.1)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (np.tanh(ag.tensor(x) @ w) ** 2).sum()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        step.__module__ = "numpy.of_a_package"
+        do = wrap(step)
+        found = [(bits(do(x)), bits(w), bits(optimizer.first), bits(optimizer.second), optimizer.steps)
+                 for x in numpy.random.default_rng(0).standard_normal((12, 5, 3))]  # fmt: skip
+        assert getattr(do, "replays", 8) == 8
+        return found
+
+    assert run(ag.capture) == run(lambda step: step)
