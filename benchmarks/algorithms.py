@@ -69,7 +69,7 @@ class Bench:
 
     def one_way(self) -> None:
         """Send a long message from rank 0 to rank 1, in pieces as the algorithms do."""
-        from collectives.algorithms.steps import finish, give, take
+        from collectives.transports.steps import finish, give, take
 
         part = self.x[: self.x.size // 4]
         if self.world.rank == 0:

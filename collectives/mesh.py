@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from autograd import notebook
 from autograd.arrays.device import dtype_named, is_bfloat16
+from autograd.doors import door, is_there
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -93,15 +93,12 @@ class Axis:
         found = self._groups.get(algorithm)
         if found is None:
             if algorithm == "shared":  # replaces the transport; an algorithm's steps would cost more
-                from .transports.shared_memory.communicator import shared_memory  # loaded on first use
-
-                found = shared_memory(self._groups["native"])
+                found = door("shared memory").shared_memory(self._groups["native"])
             else:
-                from .algorithms.selected import Channel, Selected  # loaded on first use
-
+                selected = door("algorithm")
                 if self._channel is None:
-                    self._channel = Channel(self._groups["native"])
-                found = Selected(self._channel, check_name(algorithm))
+                    self._channel = selected.Channel(self._groups["native"])
+                found = selected.Selected(self._channel, check_name(algorithm))
             found.axes = self.names
             self._groups[algorithm] = found
         return found
@@ -144,9 +141,8 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
         raise MeshError(f"algorithm={algorithm!r} was given; needed: the name of an algorithm")
     if algorithm == "native":
         return "native"
-    from .algorithms.table import check_name  # loaded with the first algorithm
-
-    return check_name(algorithm, operation)
+    checked: str = door("algorithms").check_name(algorithm, operation)
+    return checked
 
 
 def _complete(sizes: dict[str, int], ranks: int) -> tuple[int, ...]:
@@ -218,10 +214,8 @@ class Mesh:
     def compare_objective(self, outputs: Any, recording: Any) -> None:
         """Compare the objective of a sweep; see `collectives.replicas`. Warn of values that a broadcast has dropped."""
         verdict = None
-        if recording.scale is not False and modes.limit:
-            from .scale.examination import verdict_of  # loaded with the first tape that is examined
-
-            verdict = verdict_of(outputs, recording, self)
+        if recording.scale is not False and modes.limit and is_there("addends"):
+            verdict = door("addends").verdict_of(outputs, recording, self)
         if self.microbatches is not None:
             self.microbatches.note(outputs, recording)
         if verdict is not None and verdict.has_findings:
@@ -442,10 +436,8 @@ class Mesh:
         """
         self.recordings = n = self.recordings + 1
         recording.scale = False
-        if n <= _FIRST_TAPES or is_due(n) or self.microbatches is not None:
-            from .scale.walk import Walk  # loaded with the first tape that is examined
-
-            recording.scale = Walk(recording, self.grid)
+        if (n <= _FIRST_TAPES or is_due(n) or self.microbatches is not None) and is_there("factors of sums"):
+            recording.scale = door("factors of sums").Walk(recording, self.grid)
         self.notes_lines = recording.scale is not False or n < _FIRST_TAPES or is_due(n + 1)
 
     @typed_errors
@@ -464,12 +456,11 @@ class Mesh:
         The outermost one counts.
         """
         self.blocks += 1
-        if self.microbatches is not None or self.is_alone or not modes.limit or not is_due(self.blocks):
+        is_examined = not self.is_alone and modes.limit and is_due(self.blocks) and is_there("factors of microbatches")
+        if self.microbatches is not None or not is_examined:
             yield
             return
-        from .scale.microbatches import Microbatches  # loaded with the first block
-
-        self.microbatches = Microbatches(self)
+        self.microbatches = door("factors of microbatches").Microbatches(self)
         try:
             yield
             self.microbatches.tell()
@@ -479,9 +470,7 @@ class Mesh:
     @typed_errors
     def note_gradients(self, leaves: Sequence[Any]) -> None:
         """Keep the norms of the gradients of a sweep over an examined tape, for the optimizer's step."""
-        from .scale.by_hand import norms_of  # loaded with the first tape that is examined
-
-        self.norms_of_gradients = norms_of(leaves)
+        self.norms_of_gradients = door("factors of gradients").norms_of(leaves)
 
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the program has computed: whether it is compared, as the 1st, 2nd, 4th."""
@@ -563,8 +552,7 @@ class Mesh:
         -------
         Plan
         """
-        # By its name, because the module stands above this one.
-        return import_module(".inspect.plan", __package__).plan(tape, self.ranks, self.sizes)
+        return door("plans").plan(tape, self.ranks, self.sizes)
 
     def compare_step(self, optimizer: Any) -> None:
         """Compare an optimizer's parameters, gradients, state and numbers before a step; see `collectives.replicas`.
@@ -581,10 +569,8 @@ class Mesh:
             if modes.watching or is_due(optimizer.calls, optimizer.digest_every):
                 compare_step(optimizer, self)
             if self.norms_of_gradients:  # after the comparison, so that gradients of one rank alone are no longer here
-                from .scale.by_hand import tell_scaled
-
                 norms, self.norms_of_gradients = self.norms_of_gradients, {}
-                tell_scaled(optimizer, norms, self)
+                door("factors of gradients").tell_scaled(optimizer, norms, self)
 
     @typed_errors
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from autograd import environment
+from autograd.doors import door, is_there
 from autograd.engine.distribution import ALONE
 from autograd.engine.state import state
 from autograd.errors import ArgumentError, MeshError, OptionError, typed_errors
@@ -183,13 +184,9 @@ class World:
         self._communicator = self._job.communicator
         self._former: weakref.WeakSet[Communicator] = weakref.WeakSet()  # of epochs that are over
         if environment.value("RINGTAPE_FAULTS"):
-            from .faults.injection import begin  # loads what only tests with faults need
-
-            begin(self._communicator)
+            door("faults").begin(self._communicator)
         if environment.value("RINGTAPE_RECORD") and self.kind == "mpi" and Replayed.job is None:
-            from .transports import recording
-
-            recording.begin(self.communicator)
+            door("records").begin(self.communicator)
         if self._job.has_processes:
             process.worlds.append(self)
             if ranks is not None and checked_ranks(kind, ranks) != self.size:
@@ -333,15 +330,13 @@ class World:
         def begin(communicator: Communicator) -> None:
             _current.world, _current.communicator = self, communicator
 
-        from .faults.injection import around  # only programs on threads need it
-
         for wrap in self.wrappers:
             program = wrap(program)
         if environment.value("RINGTAPE_RECORD") and process.size == 1 and Replayed.job is None:
-            from .transports.recording import around as recorded
-
-            program = recorded(program, lambda: self.communicator)
-        return self._job.run(around(program, self.size, lambda: self.communicator), args, begin)
+            program = door("records").around(program, lambda: self.communicator)
+        if is_there("faults"):
+            program = door("faults").around(program, self.size, lambda: self.communicator)
+        return self._job.run(program, args, begin)
 
     # -- failure -----------------------------------------------------------------------------------------------
     @property

@@ -67,7 +67,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
             ("random/", "numbers by seed,", "name, step and place"),
             ("kernels/", "fused kernels behind", "one find: C, CUDA"),
             ("compiler/", "loops as machine code,", "tables of calls"),
-            ("engine/", "Tensor, tape, dispatch, sweep;", "Distribution: the door upwards"),
+            ("engine/", "Tensor, tape, dispatch,", "sweep; the door upwards"),
             ("layouts/", "labels, inference,", "refusals"),
         ],
         [
@@ -78,6 +78,13 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
     ]),
 }
 """By package: its subject, and rows of rooms: a name or several, and two lines."""
+
+EXTRAS = frozenset((
+    "elastic/, launch.py", "checkpoint/", "runs/", "report/", "context/", "expert/", "approximate/", "tools/", "testing/",
+    "page/", "inspect/", "faults/", "scale/", "algorithms/", "transports/shared_memory/", "transports/device/",
+    "transports/replays/", "custom/, misc/", "testing/, records/", "compiler/",
+))  # fmt: skip
+"""The rooms that the core does not import."""
 
 _COLOURS = {
     "parallel": ("#fdf3e7", "#d9a25f"), "collectives": ("#eaf3fb", "#6ba3d6"), "autograd": ("#edf6ec", "#77b26f"),
@@ -112,13 +119,16 @@ def drawing() -> str:
             for i, (name, first, second) in enumerate(row):
                 x = 22 + i * (width + _GAP)
                 lines.append(
-                    f'<rect x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{_HEIGHT}" rx="6" fill="#ffffff" '
-                    f'stroke="{stroke}"/>'
-                )
+                    f'<rect x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{_HEIGHT}" rx="6" '
+                    + (f'fill="{fill}" stroke="{stroke}" stroke-dasharray="5 3"/>' if name in EXTRAS
+                       else f'fill="#ffffff" stroke="{stroke}"/>')
+                )  # fmt: skip
                 size = min(13.0, 1.62 * (width - 16) / len(name))
                 lines.append(text(x + 9, top + 22, name, round(size, 1), bold=True, mono=True))
                 lines += [text(x + 9, top + 40, first, 11.5), text(x + 9, top + 55, second, 11.5)]
         y += height + 30
+    lines.append(text(22, y - 8, "White: the core, or in part. Dashed: extras, which the core does not import.", 13))
+    y += 22
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y - 18:g}" '
         'font-family="Helvetica, Arial, sans-serif">',

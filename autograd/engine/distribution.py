@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
+from ..doors import door
 from ..errors import MeshError
 from ..layouts.layout import Layout
 
@@ -199,8 +199,7 @@ class Alone:
     def plan(self, tape: Any) -> Any:
         if "collectives" not in sys.modules:
             raise MeshError("tape.plan() was called without collectives\n  fix: import collectives")
-        # By its name, because the package stands above this one. A plan describes communication, so it is made there.
-        return import_module("collectives.inspect.plan").plan(tape, None, (1,))
+        return door("plans").plan(tape, None, (1,))
 
 
 ALONE = Alone()

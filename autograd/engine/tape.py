@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal, overload
 
+from ..doors import door
 from ..errors import CommunicationError, RingtapeError, TapeError
 from . import events
 from .deferral import Rest
@@ -195,8 +195,7 @@ class Tape:
             1  multiply     %0, %0
             2  sum          %1
         """
-        # By its name, because the room stands above this one.
-        print("\n".join(import_module("autograd.records.text").lines_of(self)))
+        print("\n".join(door("texts of tapes").lines_of(self)))
 
     def trace(
         self, outputs: Tensor | Sequence[Tensor] = (), cotangents: Any = None, *, retain: bool = False
@@ -243,7 +242,7 @@ class Tape:
                w  {dp: I}  0     f64[2] 3 3
                   {dp: I}  1     f64[2] 3 3
         """
-        lines = import_module("autograd.records.text").traced(self, outputs, cotangents, retain)
+        lines = door("texts of tapes").traced(self, outputs, cotangents, retain)
         if lines:
             print("\n".join(lines))
 

@@ -18,6 +18,7 @@ from typing import Any
 from numpy import dtype as dtype_of
 from numpy import ndarray
 
+from ..doors import door, is_there
 from ..environment import value
 
 __all__ = ["INT64", "LEAST", "adapters", "are_bare", "find", "fitting", "load"]
@@ -77,14 +78,13 @@ def _found(name: str, dtype: Any) -> Callable[..., bool | None] | None:
 @cache
 def _loops() -> Any:
     """The module `loops`, or None without Numba."""
-    if value("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None:
+    if value("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None or not is_there("compiled loops"):
         return None
     try:
-        from . import loops  # imports Numba, which takes half a second, when the first loop is needed
+        return door("compiled loops")  # imports Numba, which takes half a second, when the first loop is needed
     except ImportError as error:  # usually because NumPy is too new for it
         warnings.warn(f"Numba cannot be imported, so ringtape uses NumPy, which is slower: {error}", stacklevel=4)
         return None
-    return loops
 
 
 def adapters() -> Any:

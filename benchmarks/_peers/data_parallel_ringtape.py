@@ -26,8 +26,8 @@ from data_parallel_case import (
 import autograd as ag
 import collectives as cc
 from autograd import kernels, nn, ops, optim
-from collectives.algorithms.steps import finish, give, take
 from collectives.inspect.observing import observing
+from collectives.transports.steps import finish, give, take
 from parallel import DataParallel
 
 Array = Any

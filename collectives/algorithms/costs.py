@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from autograd.errors import MeshError
 
+from ..transports.steps import piece_count
 from . import trees
 from .hierarchical import LEVELS
-from .steps import piece_count
 from .table import algorithms_of, check_name
 
 __all__ = ["Cost", "best_segments", "candidates", "predict"]

@@ -15,8 +15,8 @@ from autograd.layouts.partition import parts
 
 from ..transports.protocol import Communicator, Pending, Request
 from ..transports.request import REDUCTIONS, answer
+from ..transports.steps import finish
 from ..transports.traffic import Traffic
-from .steps import finish
 from .table import check_name, steps_of, widened
 
 __all__ = ["count_messages"]

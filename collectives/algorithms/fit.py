@@ -28,9 +28,9 @@ import numpy as np
 from ..transports.protocol import Communicator, Request
 from ..transports.request import answer
 from ..transports.shared_memory.communicator import shared_memory
+from ..transports.steps import finish, swap
 from .costs import candidates, predict
 from .hierarchical import Hosts
-from .steps import finish, swap
 from .table import OPERATIONS, steps_of
 
 __all__ = ["Fit", "Levels", "measure"]

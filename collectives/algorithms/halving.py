@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..transports.protocol import Array, Communicator, Pending, Request
-from .steps import Steps, adder, bounds_of, even_bounds, give, piece_count, receive, segments, swap, take
+from ..transports.steps import Steps, adder, bounds_of, even_bounds, give, piece_count, receive, segments, swap, take
 
 __all__ = ["all_gather", "halving_doubling", "recursive_doubling", "reduce_scatter"]
 

@@ -25,8 +25,8 @@ from autograd.layouts.partition import parts
 
 from ..transports.protocol import Array, Communicator, Request
 from ..transports.shared_memory.communicator import SharedMemory, shared_memory
+from ..transports.steps import Steps, Whole
 from . import halving, ring
-from .steps import Steps, Whole
 
 __all__ = ["LEVELS", "Hosts", "all_reduce", "shared"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..transports.protocol import Array, Communicator, Pending, Request
+from ..transports.steps import finish
 from .halving import halving_doubling, recursive_doubling
-from .steps import finish
 
 __all__ = ["Members"]
 

@@ -31,8 +31,8 @@ import numpy as np
 from autograd.errors import ShapeError
 
 from ..transports.protocol import Array, Communicator, Pending, Request
+from ..transports.steps import Steps, even_bounds, give, pieces, receive, take
 from .ring import gather_parts
-from .steps import Steps, even_bounds, give, pieces, receive, take
 from .trees import binomial
 
 __all__ = ["Node", "StreamedSum", "all_reduce", "nodes_of", "sum_tree"]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..transports.protocol import Array, Communicator, Pending, Request
-from .steps import Steps, bounds_of, cut, even_bounds, pieces, receive
+from ..transports.steps import Steps, bounds_of, cut, even_bounds, pieces, receive
 
 __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 

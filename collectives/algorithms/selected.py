@@ -13,13 +13,13 @@ from threading import get_ident
 from typing import Any
 
 from ..checks.sanitizer import Addend
-from ..transports.device.host_transport import HostTransport
+from ..transports.host_transport import HostTransport
 from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, observed, observers, with_words
+from ..transports.queue import Queue
+from ..transports.steps import Steps
 from .choices import Choices, settled
 from .fit import Fit, measure
 from .hierarchical import Hosts
-from .queue import Queue
-from .steps import Steps
 from .table import OPERATIONS, steps_of
 
 __all__ = ["Channel", "Selected"]

@@ -29,8 +29,8 @@ from typing import Any
 from autograd.errors import MeshError
 
 from ..transports.protocol import Array
+from ..transports.steps import Steps
 from . import halving, hierarchical, reproducible, ring, trees
-from .steps import Steps
 
 __all__ = ["OPERATIONS", "algorithms_of", "check_name", "steps_of"]
 

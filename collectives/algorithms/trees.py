@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..transports.protocol import Array, Communicator, Pending, Request
-from .steps import Steps, piece_count, receive, segments
+from ..transports.steps import Steps, piece_count, receive, segments
 
 __all__ = ["Tree", "all_reduce", "binomial", "broadcast", "chain", "double_trees", "k_ary", "reduce"]
 

@@ -15,6 +15,7 @@ from numpy import ndarray
 from autograd.arrays.capture import Whole, recorded
 from autograd.arrays.half import is_half
 from autograd.arrays.shape_only import DRY, Shaped
+from autograd.doors import door, is_there
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.promotion import dtype_to_round_to
@@ -150,12 +151,10 @@ class Prepared:
 
         `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
         """
-        if not self.is_examined():
+        if not self.is_examined() or not is_there("addends"):
             return self.apply(x)
-        from ..scale.examination import Examined  # loaded with the first sum that is examined
-
         assert self._compared is not None
-        examined = Examined(self, x, name or self.collective.name)
+        examined = door("addends").Examined(self, x, name or self.collective.name)
         self._compared.addend = examined.addend
         try:
             y = self.apply(x)

@@ -26,6 +26,7 @@ import numpy as np
 
 from autograd.arrays.device import dtype_name, is_inexact
 from autograd.arrays.shape_only import Shaped
+from autograd.doors import door, is_there
 from autograd.engine import events
 from autograd.engine.deferred import Deferred
 from autograd.engine.events import listeners
@@ -36,7 +37,6 @@ from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
 from autograd.errors import CollectiveMismatch, MeshError, TapeError, find_site, short_site, typed_errors
 from autograd.layouts.layout import Layout, V
 
-from ..algorithms.table import OPERATIONS
 from ..checks import modes
 from ..declaration.call import Call
 from ..declaration.collective import Collective
@@ -274,10 +274,8 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         group, checks = call.group, call.group.checks
         if checks is not None and checks.count_call() and not call.elsewhere:
             text = "start of " + collective.fingerprint(array, call, recorded)
-            if modes.limit and prepared.is_examined():
-                from ..scale.examination import Examined  # loaded with the first sum that is examined
-
-                examined = Examined(prepared, x, collective.name)
+            if modes.limit and prepared.is_examined() and is_there("addends"):
+                examined = door("addends").Examined(prepared, x, collective.name)
                 group.agree(text, addend=examined.addend)
             else:
                 group.agree(text)
@@ -311,7 +309,8 @@ def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Comm
     It uses the transport's own operations. An algorithm over messages progresses only while its rank waits for it, so
     ranks that wait in different orders would deadlock; and shared memory synchronizes the ranks.
     """
-    if algorithm not in ("native", "auto") and axis.size > 1 and collective.name in OPERATIONS:
+    is_own = algorithm in ("native", "auto") or axis.size == 1
+    if not is_own and collective.name in door("algorithms").OPERATIONS:
         raise MeshError(
             f"{collective.name}_async on axis {'*'.join(axis.names)!r} with algorithm={algorithm!r}: it progresses "
             "only while all ranks wait for it, so it cannot run in the background. Needed: the transport's own "

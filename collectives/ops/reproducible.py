@@ -19,12 +19,12 @@ from autograd.ops.shape import broadcast_to
 
 from ..algorithms.reproducible import check_indices, sum_addends
 from ..algorithms.selected import Selected
-from ..algorithms.steps import finish
 from ..algorithms.table import check_name, widened
 from ..declaration.call import Call
 from ..declaration.collective import Collective
 from ..declaration.staging import back, host_flat
 from ..mesh import current_mesh
+from ..transports.steps import finish
 from .arguments import accumulated
 from .sums import ALL_REDUCE, CAST_I_TO_R
 

@@ -36,9 +36,9 @@ from autograd.arrays.pairs import real_dtype
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import DtypeError, OptionError
 from autograd.optim.hyperparameters import check_count
-from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Array, Communicator, Request
 from collectives.transports.request import whole_bytes
+from collectives.transports.steps import Steps
 
 from .error_feedback import GradientBucket, ParameterState, sizes_of, vectors_of
 from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh

@@ -11,8 +11,8 @@ import numpy as np
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.optim.hyperparameters import check_count
 from autograd.random import Key, integers
-from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Array, Communicator, Request
+from collectives.transports.steps import Steps
 
 from .compression import Compression, New, Shapes, difference, working_dtype, write_sums
 from .error_feedback import GradientBucket, sizes_of, split, vectors_of

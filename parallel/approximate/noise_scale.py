@@ -29,8 +29,8 @@ from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError,
 from autograd.layouts.rank_values import rank_axes
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.optim.norms import local_norm
-from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Communicator, Request
+from collectives.transports.steps import Steps
 
 from ..data.buckets import Bucket, Reduction
 from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh

@@ -14,8 +14,8 @@ import numpy as np
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.errors import typed_errors
 from autograd.optim.hyperparameters import check_count, check_numbers
-from collectives.algorithms.steps import Steps, even_bounds
 from collectives.transports.protocol import Array, Communicator, Request
+from collectives.transports.steps import Steps, even_bounds
 
 from .compression import SINGLE, Compression, New, Shapes, difference, working_dtype, write_sums
 from .error_feedback import GradientBucket, gradients_of, sizes_of, split

@@ -10,8 +10,8 @@ from autograd.arrays.shape_only import DRY, Shaped
 from autograd.errors import OptionError, typed_errors
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.random import Key, integers
-from collectives.algorithms.steps import Steps, even_bounds
 from collectives.transports.protocol import Array, Communicator, Request
+from collectives.transports.steps import Steps, even_bounds
 
 from .compression import Compression, New, Shapes, working_dtype, write_sums
 from .error_feedback import GradientBucket, sizes_of, split, vectors_of

@@ -3,7 +3,7 @@
 Large buckets pay the latency of the link less often, and small ones can be sent earlier. Which is better depends on the
 model, the processor and the link. During the first backward passes each rank notes when its gradients are complete;
 then the ranks time two all-reduces, exchange all times, and take the slowest of each. From these, every rank computes
-when the last bucket would arrive for each size (`overlap.simulate`), so all choose the same sizes.
+when the last bucket would arrive for each size (`link.simulate`), so all choose the same sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from collectives.transports.protocol import Communicator, Request
 
-from .overlap import simulate
+from .link import simulate
 from .settings import Bucketing
 
 __all__ = ["Measuring", "best_sizes"]

@@ -32,17 +32,18 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
+from autograd.doors import door, is_there
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.recording import op_of, parents_of
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
 from autograd.errors import CaptureError, CommunicationError, RingtapeError
-from collectives.algorithms.queue import Queue
-from collectives.algorithms.steps import Steps
 from collectives.mesh import Axis
 from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request, observed, observers
+from collectives.transports.queue import Queue
+from collectives.transports.steps import Steps
 
 from .settings import Bucketing
 
@@ -260,12 +261,10 @@ class Buckets:
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
         is_shared = (
             self.own_channel and on_host and self.reduction is None and group.are_processes
-            and group.algorithm in ("native", "shared", "auto") and is_on_one_host(group)
+            and group.algorithm in ("native", "shared", "auto") and is_there("shared memory") and is_on_one_host(group)
         )  # fmt: skip
         if is_shared:
-            from collectives.transports.shared_memory.communicator import shared_memory  # loaded on first use
-
-            self.memory = shared_memory(group)
+            self.memory = door("shared memory").shared_memory(group)
         self.is_early = self.own_channel and not is_shared
         if not self.is_early or group.dry or group.size == 1:
             self.measuring = None  # nothing overlaps, or no time passes

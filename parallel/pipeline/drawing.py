@@ -8,9 +8,9 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
+from autograd.doors import optional
 from autograd.errors import OptionError, typed_errors
 
-from ..runs.values import optional
 from .schedules import SCHEDULES, Schedule, make_schedule
 from .simulator import Costs, Simulation, simulate
 

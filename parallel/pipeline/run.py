@@ -12,6 +12,7 @@ import numpy as np
 from autograd import random
 from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import to_host, zeros_on
+from autograd.doors import door
 from autograd.engine.deferral import Rest
 from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.objective import refuse_complex_objective
@@ -591,9 +592,7 @@ class _Run:
         """Run the schedule, and return the cotangents of tied parameters."""
         mesh = state.mesh
         if mesh is not None and mesh.microbatches is not None and self.factor is not None:
-            from collectives.scale.stages import StageLosses  # loaded with the first step that is examined
-
-            self.stage_losses = StageLosses(mesh, self.model.axis)
+            self.stage_losses = door("factors of losses").StageLosses(mesh, self.model.axis)
         try:
             self.tasks()
             self._return_ties()
@@ -780,9 +779,7 @@ class _Run:
         if group is not None:
             total, count = _summed(group, total, count)
         if count:
-            from collectives.scale.stages import StageLosses  # loaded with the first fault
-
-            (stages or StageLosses(state.mesh, model.axis)).tell(group)
+            (stages or door("factors of losses").StageLosses(state.mesh, model.axis)).tell(group)
         return total
 
     def shared_result(self) -> Any:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from collectives.inspect.timeline_report import CallRecord, RankRecord
 
-from ..data.overlap import simulate
+from ..data.link import simulate
 
 __all__ = ["Buckets", "StepTimes", "calls_in_steps", "medians", "steps_of", "transfer_times", "windows"]
 

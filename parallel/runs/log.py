@@ -18,12 +18,13 @@ from typing import Any, Self
 from weakref import finalize
 from zlib import crc32
 
+from autograd.doors import optional
 from autograd.errors import FileError, OptionError, RingtapeError, printable, typed_errors
 from autograd.files import opened, refuse_foreign_link, writing
 from autograd.nn.archive import json_of
 from collectives.world import world
 
-from .values import optional, plain_value, writes
+from .values import plain_value, writes
 
 __all__ = ["RunLog", "plot_log", "read_log"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,35 +10,18 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, DependencyError, DtypeError, LayoutError
+from autograd.errors import ArgumentError, DtypeError, LayoutError
 from autograd.layouts.layout import Label, P, Rooted, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import plain, rank_axes
 from collectives.world import world
 
-__all__ = ["optional", "plain_value", "writes"]
+__all__ = ["plain_value", "writes"]
 
 
 def writes() -> bool:
     """Whether this rank writes files and displays: rank 0 of the world."""
     return int(world().index) == 0
-
-
-def optional(module: str, caller: str) -> Any:
-    """Import a module of the extra "runs".
-
-    Raises
-    ------
-    DependencyError
-        It is not installed.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise DependencyError(
-            f"{caller} needs {module.partition('.')[0]}, which cannot be imported ({error})\n"
-            "  fix: pip install 'ringtape[runs]'"
-        ) from error
 
 
 def plain_value(x: Any, name: str, caller: str) -> Any:

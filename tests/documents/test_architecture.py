@@ -22,12 +22,9 @@ PACKAGES = ("autograd", "collectives", "parallel")
 MOST_FILES = 20
 BY_NAME = {
     ("autograd.first_use", "autograd.ops.everything"): "Tensors take their operators from there at first use",
-    ("autograd.engine.distribution", "collectives.inspect.plan"): "a plan describes communication: `Tape.plan`",
-    ("autograd.engine.tape", "autograd.records.text"): "the texts of `Tape.show` and `Tape.trace`",
     ("autograd.layouts.names", "autograd.nn.module"): "is looked at only if the program has loaded it",
     ("autograd.numpy", "autograd.builtins"): "HIPS autograd's `autograd.numpy.builtins`",
     ("collectives", "autograd"): "its version",
-    ("collectives.mesh", "collectives.inspect.plan"): "as of the engine",
     ("collectives.world", "collectives.transports."): "the job of the world's kind",
 }
 """The modules that are loaded or asked for by name, with their importers, beside what a package loads of its own files.

@@ -32,7 +32,7 @@ from autograd.arrays.runtime import Event, Runtime
 
 from ..protocol import Pending, Request, Wrapper, quietly
 from ..request import REDUCTIONS, answer
-from .unsent import forget, wait_for
+from ..unsent import forget, wait_for
 
 __all__ = ["CHUNK_BYTES", "Buffers", "PinnedStaging"]
 

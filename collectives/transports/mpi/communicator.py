@@ -25,8 +25,8 @@ from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, DeviceCalls, Numbers
 from ...job.history import digest_of, mark
-from ..device import unsent
-from ..device.host_transport import HostTransport
+from .. import unsent
+from ..host_transport import HostTransport
 from ..protocol import Array, Communicator, Pending, Request, observed, observers
 from ..request import shown
 from ..traffic import Traffic

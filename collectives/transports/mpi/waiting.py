@@ -18,7 +18,7 @@ from autograd.errors import CommunicationError, RankFailed
 
 from ...checks import modes
 from ...job.activity import Activity, Wait, describe
-from ..device import unsent
+from .. import unsent
 from .library import MPI
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ...job.ending import Ending
 from ...job.failure import process
 from ...job.history import digest_of
 from ...job.monitor import Monitor
-from ..device import unsent
+from .. import unsent
 from ..protocol import quietly
 from .communicator import MpiCommunicator
 from .control import MpiControl

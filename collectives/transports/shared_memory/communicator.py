@@ -29,7 +29,7 @@ from autograd.arrays.half import is_half
 from autograd.errors import ShapeError
 
 from ...checks.sanitizer import Addend
-from ..device.host_transport import HostTransport
+from ..host_transport import HostTransport
 from ..protocol import Array, Communicator, Request, Text, Wrapper, observers, with_words
 from ..request import Bfloat16, check
 from .buffers import CODES

@@ -27,7 +27,7 @@ from autograd import environment
 from autograd.errors import RankFailed
 
 from ...job.activity import Channel
-from ..device import unsent
+from .. import unsent
 from ..protocol import quietly
 from .windows import Host, Window, is_alive, process_mark
 

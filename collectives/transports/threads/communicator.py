@@ -21,8 +21,8 @@ from autograd.errors import CollectiveMismatch, CommunicationError, find_site, s
 from ...checks import sanitizer
 from ...checks.channel import Checks
 from ...checks.sanitizer import Addend, Statement
-from ..device import unsent
-from ..device.host_transport import HostTransport
+from .. import unsent
+from ..host_transport import HostTransport
 from ..protocol import Array, Pending, Request, Text
 from ..traffic import Traffic
 from ..windows import LocalWindow

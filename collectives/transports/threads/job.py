@@ -11,7 +11,7 @@ from autograd.errors import CollectiveMismatch, MeshError, RankFailed
 
 from ...checks.reports import unreceived_text
 from ...job.traceback import comparable, ranks_text, text_of
-from ..device import unsent
+from .. import unsent
 from ..job import Death, Job, Options, Replaced
 from ..protocol import Communicator
 from .communicator import LocalCommunicator, LocalWorld

@@ -28,7 +28,7 @@ from autograd.errors import (
 from ...checks import modes, reports
 from ...job.activity import forked_text
 from ...job.traceback import text_of
-from ..device import unsent
+from .. import unsent
 from ..job import Death, Replaced
 from .rendezvous import Gathering, Rendezvous, Wait
 

@@ -12,7 +12,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import optim
-from collectives.algorithms.steps import finish
+from collectives.transports.steps import finish
 from parallel import BackupWorkers, CompressedAdam, DataParallel, DiLoCo, LocalSGD, NoiseScale, OneBit, ParameterServer
 from parallel.data.buckets import Bucket, Place
 

@@ -16,10 +16,10 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.errors import ArgumentError, DtypeError, OptionError, ShapeError
-from collectives.algorithms.steps import finish
 from collectives.inspect.observing import observing
 from collectives.transports.dry import DryCommunicator
 from collectives.transports.request import whole_bytes
+from collectives.transports.steps import finish
 from parallel import DataParallel
 from parallel.approximate.compressed_adam import CompressedAdam
 from parallel.approximate.compression import Compression

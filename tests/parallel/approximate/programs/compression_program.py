@@ -3,7 +3,7 @@
 import numpy as np
 
 import collectives as cc
-from collectives.algorithms.steps import finish
+from collectives.transports.steps import finish
 from parallel.approximate.low_rank import PowerSGD
 from parallel.approximate.quantised import Float16, Int8, OneBit
 from parallel.approximate.sparse import RandomK, TopK

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ..transports.protocol import Pending
+from .protocol import Pending
 from .steps import Steps, Whole
 
 __all__ = ["Queue"]

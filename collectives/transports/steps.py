@@ -16,7 +16,7 @@ import numpy as np
 
 from autograd.layouts.partition import parts
 
-from ..transports.protocol import Array, Communicator, Pending, Request
+from .protocol import Array, Communicator, Pending, Request
 
 __all__ = ["SEGMENT_BYTES", "Steps", "Whole", "adder", "bounds_of", "cut", "finish", "give", "piece_count", "pieces",
            "receive", "segments", "swap", "take"]  # fmt: skip

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol import Communicator, Request
+from autograd.doors import door
+
+from .protocol import Communicator, Request
 
 if TYPE_CHECKING:  # what carries device arrays is loaded with the first of them: programs without any start faster
-    from ...job.activity import DeviceCalls
-    from .choice import Choice
+    from ..job.activity import DeviceCalls
 
 __all__ = ["HostTransport"]
 
@@ -23,8 +24,8 @@ class HostTransport(Communicator):
 
     unsent: Callable[[bool], None] | None = None
     """Hands over the started calls on device arrays that were not passed to this transport; None without such calls."""
-    device_choice: Choice | None = None
-    """What carries device arrays on this channel, and why; None before the first call that needs it."""
+    device_choice: Any = None
+    """What carries device arrays on this channel, and why (`device.choice`); None before the first such call."""
     carriers: Any = None
     """The `carriers.Carriers` of this channel; None before the first device array."""
     _statement: Any = None  # what the next call carries to be compared, for transports that combine the two
@@ -52,7 +53,5 @@ class HostTransport(Communicator):
 
     def _on_device(self, request: Request, started: bool) -> Any:
         if self.carriers is None:
-            from .carriers import Carriers
-
-            self.carriers = Carriers(self)
+            self.carriers = door("device").Carriers(self)
         return self.carriers.carry(request, started)

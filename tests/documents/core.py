@@ -1,0 +1,80 @@
+"""Core and extras: which modules a reader may leave out, and the library without them.
+
+    python -m tests.documents.core DIR     copies the core and the examples into DIR
+
+The core is all that is not listed here. It imports no extra; where it reaches one, that is a row of `autograd.doors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["EXTRAS", "copy_core", "is_extra"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_CAPTURE = ("captured_step", "guards", "launch_graph", "memory", "proving", "reach", "recorder", "replay", "tracing")
+_HIPS = ("builtins", "core", "custom", "differential_operators", "extend", "misc", "numpy.numpy_boxes",
+         "numpy.numpy_vjps", "numpy.numpy_vspaces", "numpy.numpy_wrapper", "test_util", "tracer",
+         "util", "wrap_util")  # fmt: skip
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "captured steps": ("autograd.compiler", *(f"autograd.transforms.{name}" for name in _CAPTURE)),
+    "functions of SciPy": ("autograd.scipy",),
+    "HIPS autograd's import paths": tuple(f"autograd.{name}" for name in _HIPS),
+    "kernels of Numba and CUDA": ("autograd.kernels.cuda", "autograd.kernels.loops"),
+    "tests of gradients": ("autograd.__main__", "autograd.testing", "collectives.testing"),
+    "records of operations": ("autograd.records",),
+    "algorithms of collectives": ("collectives.algorithms", "collectives.ops.reproducible"),
+    "memory of one host, devices": (
+        "collectives.shared_arrays", "collectives.transports.device", "collectives.transports.shared_memory"),
+    "records of jobs": ("collectives.transports.recording", "collectives.transports.replays"),
+    "examination of scales": ("collectives.scale",),
+    "tools": ("collectives.__main__", "collectives.faults", "collectives.inspect", "collectives.page",
+              "collectives.tools", "parallel.explain", "parallel.launch", "parallel.report", "parallel.runs"),
+    "the trainer and what it adds": ("parallel.captured", "parallel.data.gradient_tree", "parallel.pipeline.same_bits",
+                                     "parallel.recompute", "parallel.trainer"),
+    "checkpoints, elastic jobs": ("parallel.checkpoint", "parallel.elastic"),
+    "approximate, context and expert parallelism": ("parallel.approximate", "parallel.context", "parallel.expert"),
+    "predictions": ("parallel.data.overlap",),
+}  # fmt: skip
+"""The modules and folders of each extra."""
+
+_ALL = tuple(name for names in EXTRAS.values() for name in names)
+
+
+def is_extra(module: str) -> bool:
+    """Whether a module belongs to an extra."""
+    return any(module == name or module.startswith(f"{name}.") for name in _ALL)
+
+
+def copy_core(to: Path, keep: Iterable[str] = ()) -> list[Path]:
+    """Copy the packages without the extras, but for those to keep, and the examples. Returns what is left out."""
+    left_out = []
+    for package in ("autograd", "collectives", "parallel"):
+        shutil.copytree(ROOT / package, to / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (name for extra, names in EXTRAS.items() if extra not in keep for name in names):
+        path = to.joinpath(*name.split("."))
+        for each in (path, path.with_suffix(".py")):
+            if each.is_dir():
+                shutil.rmtree(each)
+                left_out.append(each)
+            elif each.exists():
+                each.unlink()
+                left_out.append(each)
+    shutil.copytree(ROOT / "examples", to / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return left_out
+
+
+def main() -> None:
+    """Copy the core."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keep", nargs="*", choices=EXTRAS, default=[], help="extras that are copied, too")
+    args = parser.parse_args()
+    copy_core(args.folder, args.keep)
+
+
+if __name__ == "__main__":
+    main()
