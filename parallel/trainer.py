@@ -254,7 +254,7 @@ class Trainer:
         return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
 
     def _captured_step(self, capture: Any) -> Any:
-        """What replays the steps; None if they run as they are."""
+        """The function that replays the steps; None if they run as they are."""
         if capture is False:
             return None
         if capture is not True:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -178,6 +179,12 @@ class Primitive:
     number : {"", "scales", "shifts"}
         Effect of a number on the other operand. A number that counts the elements of one rank alone is then refused
         beside a value of all ranks.
+    degree : number, optional
+        Of a nonlinear operation that is homogeneous: ``f(c x) = c**degree f(x)`` for c > 0, jointly in its operands N.
+    sensitive : bool or "result"
+        Whether a nonlinear operation shows the scale of its argument, so that no factor behind it makes up for a factor
+        before it, as exp does; not log, whose gradient has the same scale whatever that of its argument. With "result"
+        its argument may have any scale, as that of a normalisation, and its result has none.
     takes_none : bool
         Whether None is an operand, a number that equals no other.
     fixes : mapping from str to str or callable
@@ -234,6 +241,8 @@ class Primitive:
         cancels: bool = False,
         called: str = "",
         number: str = "",
+        degree: Fraction | float | None = None,
+        sensitive: bool | str = False,
         takes_none: bool = False,
         fixes: Mapping[str, str | Callable[[Any], Sequence[str]]] | None = None,
         replace: bool = False,
@@ -252,6 +261,7 @@ class Primitive:
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.cancels, self.called, self.number, self.takes_none = cancels, called, number, takes_none
+        self.degree, self.sensitive = None if degree is None else Fraction(degree), sensitive
         self.fixes = fixes or {}
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero

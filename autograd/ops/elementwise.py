@@ -29,13 +29,15 @@ Partial = Callable[..., Any]
 
 
 def elementwise(
-    name: str, function: Callable[..., Any], derivative: Partial, saves: str, cancels: bool = False
+    name: str, function: Callable[..., Any], derivative: Partial, saves: str, **words: Any
 ) -> Primitive:
-    """Declare an elementwise operation ``y = function(x)`` whose derivative dy/dx is ``derivative(y, x)``."""
+    """Declare an elementwise operation ``y = function(x)`` whose derivative dy/dx is ``derivative(y, x)``.
+
+    `words` are more of `Primitive`.
+    """
     return op(
-        name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x",
-        cancels=cancels,
-    )  # fmt: skip
+        name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x", **words
+    )
 
 
 def _negated(ct: Any, *_: Any) -> Any:
@@ -73,7 +75,7 @@ multiply = op(
 )
 divide = op(
     "divide", "a N", operator.truediv, (lambda ct, y, a, b: ct / b, lambda ct, y, a, b: -(ct * y) / b),
-    saves="y1", dims=broadcast, number="scales",
+    saves="y1", dims=broadcast, number="scales", degree=-1,
 )  # fmt: skip
 
 
@@ -101,16 +103,16 @@ def _power(a: Any, b: Any) -> Any:
 power = op("power", "N N", _power, (_power_adjoint_of_base, _power_adjoint_of_exponent), saves="y01", dims=broadcast)
 
 # -- functions of one operand ----------------------------------------------------------------------------------------
-exp = elementwise("exp", np.exp, lambda y, x: y, saves="y")
-expm1 = elementwise("expm1", np.expm1, lambda y, x: y + 1, saves="y", cancels=True)
+exp = elementwise("exp", np.exp, lambda y, x: y, saves="y", sensitive=True)
+expm1 = elementwise("expm1", np.expm1, lambda y, x: y + 1, saves="y", cancels=True, sensitive=True)
 log = elementwise("log", np.log, lambda y, x: 1 / x, saves="0")
-log1p = elementwise("log1p", np.log1p, lambda y, x: 1 / (1 + x), saves="0")
-sqrt = elementwise("sqrt", np.sqrt, lambda y, x: 0.5 / y, saves="y")
-square = elementwise("square", np.square, lambda y, x: 2 * x, saves="0")
-reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), saves="y")
-sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
-cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
-tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y", cancels=True)
+log1p = elementwise("log1p", np.log1p, lambda y, x: 1 / (1 + x), saves="0", sensitive=True)
+sqrt = elementwise("sqrt", np.sqrt, lambda y, x: 0.5 / y, saves="y", degree=0.5)
+square = elementwise("square", np.square, lambda y, x: 2 * x, saves="0", degree=2)
+reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), saves="y", degree=-1)
+sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0", sensitive=True)
+cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0", sensitive=True)
+tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y", cancels=True, sensitive=True)
 
 
 # -- magnitudes. At 0 they have a kink, and their derivative is taken as 0. This does not give the second derivative of
@@ -187,7 +189,7 @@ def _absolute_tangent(dx: Any, y: Any, x: Any) -> Any:
 
 absolute = op(
     "absolute", "N", np.absolute, _absolute_adjoint, saves="0", dims=broadcast, operands="x",
-    tangent=(_absolute_tangent,),
+    tangent=(_absolute_tangent,), degree=1,
 )  # fmt: skip
 
 
@@ -196,7 +198,7 @@ def _sigmoid(x: Any) -> Any:
     return 0.5 * (np.tanh(0.5 * x) + 1)  # unlike 1 / (1 + exp(-x)), it never overflows
 
 
-sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", cancels=True)
+sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", cancels=True, sensitive=True)
 
 
 _ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # NumPy converts a Python 0 at every call
@@ -217,8 +219,8 @@ def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
 
 
-relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x")
-softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
+relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x", degree=1)
+softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0", sensitive=True)
 
 # -- maximum, minimum, where; at a tie the cotangent is shared equally -----------------------------------------------
 
@@ -231,12 +233,12 @@ def wins(a: Any, b: Any, like: Any) -> Any:
 maximum = op(
     "maximum", "N N", np.maximum,
     (lambda ct, y, a, b: ct * wins(a, b, ct), lambda ct, y, a, b: ct * wins(b, a, ct)),
-    saves="01", dims=broadcast,
+    saves="01", dims=broadcast, degree=1,
 )  # fmt: skip
 minimum = op(
     "minimum", "N N", np.minimum,
     (lambda ct, y, a, b: ct * wins(b, a, ct), lambda ct, y, a, b: ct * wins(a, b, ct)),
-    saves="01", dims=broadcast,
+    saves="01", dims=broadcast, degree=1,
 )  # fmt: skip
 
 

@@ -161,11 +161,11 @@ def _extremum_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape
 
 _max_op = op(
     "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,), degree=1,
 )  # fmt: skip
 _min_op = op(
     "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,), degree=1,
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ On complex numbers the smooth ones are holomorphic, with the branch cuts of NumP
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -58,30 +59,32 @@ from .shape import mixed_axis_dims
 _LN2, _LN10 = math.log(2), math.log(10)
 
 # -- exponentials and logarithms -------------------------------------------------------------------------------------
-exp2 = elementwise("exp2", np.exp2, lambda y, x: y * _LN2, saves="y")
+exp2 = elementwise("exp2", np.exp2, lambda y, x: y * _LN2, saves="y", sensitive=True)
 log2 = elementwise("log2", np.log2, lambda y, x: (1 / _LN2) / x, saves="0")
 log10 = elementwise("log10", np.log10, lambda y, x: (1 / _LN10) / x, saves="0")
-cbrt = elementwise("cbrt", np.cbrt, lambda y, x: (1 / 3) / (y * y), saves="y")
+cbrt = elementwise("cbrt", np.cbrt, lambda y, x: (1 / 3) / (y * y), saves="y", degree=Fraction(1, 3))
 logaddexp = op(
     "logaddexp", "N N", np.logaddexp,
     (lambda ct, y, a, b: ct * exp(a - y), lambda ct, y, a, b: ct * exp(b - y)), saves="y01", dims=broadcast,
+    sensitive=True,
 )  # fmt: skip
 logaddexp2 = op(
     "logaddexp2", "N N", np.logaddexp2,
     (lambda ct, y, a, b: ct * exp2(a - y), lambda ct, y, a, b: ct * exp2(b - y)), saves="y01", dims=broadcast,
+    sensitive=True,
 )  # fmt: skip
 
 # -- trigonometric and hyperbolic ------------------------------------------------------------------------------------
-tan = elementwise("tan", np.tan, lambda y, x: 1 + y * y, saves="y")
-arcsin = elementwise("arcsin", np.arcsin, lambda y, x: 1 / sqrt(1 - x * x), saves="0")
-arccos = elementwise("arccos", np.arccos, lambda y, x: -1 / sqrt(1 - x * x), saves="0")
-arctan = elementwise("arctan", np.arctan, lambda y, x: 1 / (1 + x * x), saves="0")
-sinh = elementwise("sinh", np.sinh, lambda y, x: cosh(x), saves="0")
-cosh: Primitive = elementwise("cosh", np.cosh, lambda y, x: sinh(x), saves="0")
-arcsinh = elementwise("arcsinh", np.arcsinh, lambda y, x: 1 / sqrt(1 + x * x), saves="0")
+tan = elementwise("tan", np.tan, lambda y, x: 1 + y * y, saves="y", sensitive=True)
+arcsin = elementwise("arcsin", np.arcsin, lambda y, x: 1 / sqrt(1 - x * x), saves="0", sensitive=True)
+arccos = elementwise("arccos", np.arccos, lambda y, x: -1 / sqrt(1 - x * x), saves="0", sensitive=True)
+arctan = elementwise("arctan", np.arctan, lambda y, x: 1 / (1 + x * x), saves="0", sensitive=True)
+sinh = elementwise("sinh", np.sinh, lambda y, x: cosh(x), saves="0", sensitive=True)
+cosh: Primitive = elementwise("cosh", np.cosh, lambda y, x: sinh(x), saves="0", sensitive=True)
+arcsinh = elementwise("arcsinh", np.arcsinh, lambda y, x: 1 / sqrt(1 + x * x), saves="0", sensitive=True)
 # two roots instead of sqrt(x * x - 1): exact near 1, and on the right branch for complex numbers
-arccosh = elementwise("arccosh", np.arccosh, lambda y, x: 1 / (sqrt(x - 1) * sqrt(x + 1)), saves="0")
-arctanh = elementwise("arctanh", np.arctanh, lambda y, x: 1 / ((1 - x) * (1 + x)), saves="0")
+arccosh = elementwise("arccosh", np.arccosh, lambda y, x: 1 / (sqrt(x - 1) * sqrt(x + 1)), saves="0", sensitive=True)
+arctanh = elementwise("arctanh", np.arctanh, lambda y, x: 1 / ((1 - x) * (1 + x)), saves="0", sensitive=True)
 
 
 def _multiple(name: str, function: Any, factor: float) -> Primitive:
@@ -122,7 +125,7 @@ def _hypot_partial(ct: Any, y: Any, x: Any) -> Any:
 hypot = op(
     "hypot", "N N", np.hypot,
     (lambda ct, y, a, b: _hypot_partial(ct, y, a), lambda ct, y, a, b: _hypot_partial(ct, y, b)),
-    saves="y01", dims=broadcast,
+    saves="y01", dims=broadcast, degree=1,
 )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ def _sinc(x: Any, order: int) -> Any:
 
 _sinc_op: Primitive = op(
     "sinc", "N", _sinc, lambda ct, y, x, order: ct * _sinc_op(x, options=(order + 1,)),
-    saves="0", dims=broadcast, operands="x",
+    saves="0", dims=broadcast, operands="x", sensitive="result",
 )  # fmt: skip
 
 
@@ -245,12 +248,12 @@ def _ignoring_nan(ct: Any, a: Any, b: Any, sign: int) -> Any:
 fmax = op(
     "fmax", "N N", np.fmax,
     (lambda ct, y, a, b: _ignoring_nan(ct, a, b, 1), lambda ct, y, a, b: _ignoring_nan(ct, b, a, 1)),
-    saves="01", dims=broadcast,
+    saves="01", dims=broadcast, degree=1,
 )  # fmt: skip
 fmin = op(
     "fmin", "N N", np.fmin,
     (lambda ct, y, a, b: _ignoring_nan(ct, a, b, -1), lambda ct, y, a, b: _ignoring_nan(ct, b, a, -1)),
-    saves="01", dims=broadcast,
+    saves="01", dims=broadcast, degree=1,
 )  # fmt: skip
 
 _clip_op = op(

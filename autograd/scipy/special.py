@@ -139,19 +139,20 @@ ive: Any = without_derivative(
 )  # fmt: skip
 
 # -- error functions, the normal distribution ------------------------------------------------------------------------
-erf = elementwise("erf", _special.erf, lambda y, x: 2 / _ROOT_PI * exp(-x * x), saves="0")
-erfc = elementwise("erfc", _special.erfc, lambda y, x: -2 / _ROOT_PI * exp(-x * x), saves="0")
+erf = elementwise("erf", _special.erf, lambda y, x: 2 / _ROOT_PI * exp(-x * x), saves="0", sensitive=True)
+erfc = elementwise("erfc", _special.erfc, lambda y, x: -2 / _ROOT_PI * exp(-x * x), saves="0", sensitive=True)
 erfinv = elementwise("erfinv", _special.erfinv, lambda y, x: _ROOT_PI / 2 * exp(y * y), saves="y")
 erfcinv = elementwise("erfcinv", _special.erfcinv, lambda y, x: -_ROOT_PI / 2 * exp(y * y), saves="y")
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
-ndtr = elementwise("ndtr", _special.ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI), saves="0")
-log_ndtr = elementwise("log_ndtr", _special.log_ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI - y), saves="y0")
+ndtr = elementwise("ndtr", _special.ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI), saves="0", sensitive="result")
+log_ndtr = elementwise("log_ndtr", _special.log_ndtr, lambda y, x: exp(-0.5 * x * x - _LOG_ROOT_2PI - y),
+                       saves="y0", sensitive="result")  # fmt: skip
 ndtri = elementwise("ndtri", _special.ndtri, lambda y, x: exp(0.5 * y * y + _LOG_ROOT_2PI), saves="y")
 
 # -- the logistic function, entropies --------------------------------------------------------------------------------
-expit = elementwise("expit", _special.expit, lambda y, x: y * (1 - y), saves="y")
-logit = elementwise("logit", _special.logit, lambda y, x: 1 / (x * (1 - x)), saves="0")
-log_expit = elementwise("log_expit", _special.log_expit, lambda y, x: expit(-x), saves="0")
+expit = elementwise("expit", _special.expit, lambda y, x: y * (1 - y), saves="y", sensitive=True)
+logit = elementwise("logit", _special.logit, lambda y, x: 1 / (x * (1 - x)), saves="0", sensitive="result")
+log_expit = elementwise("log_expit", _special.log_expit, lambda y, x: expit(-x), saves="0", sensitive="result")
 entr = elementwise("entr", _special.entr, lambda y, x: -log(x) - 1, saves="0")
 xlogy: Primitive = op(
     "xlogy", "N N", _special.xlogy,

@@ -1,10 +1,10 @@
 """The table of rows: the power rules of operations and collectives that do not follow from their declarations.
 
 Most rules do. The letters of an operation say in which operands it is jointly linear, linear, or nonlinear; its `dims`
-say which dimensions it sums over, and which ones meet. `of_operation` reads them. `DEGREES` and `OPERATIONS` are the
-rest: the degree of a homogeneous function, and the operations that a number or an option decides. `COLLECTIVES` has the
-collectives, which are told apart by what they do with the values of the ranks. What is in no table and nonlinear, or a
-collective of the program's own, gives an unknown power.
+say which dimensions it sums over, and which ones meet; `degree` and `sensitive` how a nonlinear function shows the
+scale of its argument. `of_operation` reads them. `OPERATIONS` is the rest, which a number or an option decides.
+`COLLECTIVES` has the collectives, which are told apart by what they do with the values of the ranks. What is in no
+table and nonlinear, or a collective of the program's own, gives an unknown power.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .numbers import COUNTS, counted, is_computed, is_multiple, of_number, own_c
 from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
 from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
-__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "is_open", "of_operation", "over_ranks", "scaled"]
+__all__ = ["COLLECTIVES", "OPERATIONS", "is_open", "of_operation", "over_ranks", "scaled"]
 
 
 # -- what follows from a declaration -----------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     once = -1
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
-        if letter == "N" and use.op.name not in DEGREES:
+        if letter == "N" and use.op.degree is None:
             found = ZERO if all(_is_right(use, _seen(use, i)) for i in members) else None
             faults += _of_function(use, members)
         else:
@@ -60,14 +60,14 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
             faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
             if letter == "N":
                 is_shifted = _may_be_right(found) and any(each.shifted_by_number for each in terms.on_tape)
-                found = ZERO if is_shifted else times(found, DEGREES[use.op.name])
+                found = ZERO if is_shifted else times(found, use.op.degree)
         powers = plus(powers, found)
     return powers, faults, once
 
 
 def _is_right(use: Use, value: Power) -> bool:
     """Whether 0 is the power of an operand of a nonlinear function, or is possible, and right alone."""
-    is_alone = use.op.name in _OF_RIGHT or value.shifted_by_number
+    is_alone = bool(use.op.sensitive) or value.shifted_by_number
     return _may_be_right(value.powers) if is_alone else is_zero(value.powers)
 
 
@@ -78,7 +78,7 @@ def _may_be_right(powers: Powers) -> bool:
 
 def _of_function(use: Use, members: Sequence[int]) -> tuple[Fault, ...]:
     """The fault of a function whose argument is certainly of a wrong scale, which nothing behind it can mend."""
-    if use.op.name not in SENSITIVE or use.out is V:
+    if use.op.sensitive is not True or use.out is V:
         return ()
     wrong = [power for i in members if (power := use.inputs[i]) is not None and power.is_fault]
     return () if any(power.plain or power.has_unknown for power in wrong) else tuple(
@@ -154,7 +154,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     of = given[0] if len(given) == 1 else _of_all(given or [Power()])
     dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
-    is_nonlinear = "N" in use.letters and use.op.name not in DEGREES
+    is_nonlinear = "N" in use.letters and use.op.degree is None
     weights = weights_of(use) if is_nonlinear else of.weights | weights_of(use)
     shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & NORMALISED)
     counts, extents, is_mean = of.counts, of.extents, False
@@ -665,31 +665,6 @@ OPERATIONS: dict[str, Callable[[Use], Power]] = {
     "cross_entropy_sum": _contrastive, "add_rows": _rows_added, "norm": _norm,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
-
-DEGREES: dict[str, Fraction | int] = {
-    "sqrt": Fraction(1, 2), "square": 2, "reciprocal": -1, "cbrt": Fraction(1, 3), "absolute": 1, "relu": 1, "max": 1,
-    "min": 1, "maximum": 1, "minimum": 1, "fmax": 1, "fmin": 1, "hypot": 1, "divide": -1,
-}  # fmt: skip
-"""The degree of nonlinear operations that are homogeneous: ``f(c x) = c**degree f(x)`` for c > 0, jointly in their
-operands N. A test compares each row with the function."""
-
-
-SENSITIVE = frozenset((
-    "exp", "expm1", "exp2", "log1p", "logaddexp", "logaddexp2", "sin", "cos", "tan", "tanh", "arcsin", "arccos",
-    "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "sigmoid", "expit", "softplus", "gelu", "silu", "erf",
-    "erfc", "normal_cdf", "softmax", "log_softmax", "logsumexp", "cross_entropy", "cross_entropy_sum",
-    "smoothed_cross_entropy",
-))  # fmt: skip
-"""Nonlinear functions that show the scale of their argument: no factor behind one makes up for a factor before it. The
-rest are those of `DEGREES`, those whose gradient has the scale of 0 whatever that of the argument, as log and a
-normalisation have, and those of several operands, of which one may be a weight."""
-
-
-_OF_RIGHT = SENSITIVE | {
-    "layer_norm", "rms_norm", "normalize", "linear_gelu", "linear_gelu_tanh", "linear_silu", "log_expit", "ndtr",
-    "log_ndtr", "logit", "sinc",
-}
-"""Functions whose result has the power 0 in a right program, whatever the powers that are possible for the argument."""
 
 
 # -- collectives -------------------------------------------------------------------------------------------------------

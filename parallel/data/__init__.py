@@ -11,7 +11,8 @@ The sums of gradients are exact here. `parallel.approximate` has the methods tha
 `gradient_tree`     sums of the gradients of microbatches, with the same bits on any number of ranks
 `settings`          `Bucketing` and `Zero`: settings of `DataParallel` that belong together
 `memory`            the bytes that a model and its optimizer take
-`overlap`           a model of the overlap of communication and backward
+`link`              when each bucket is sent by a link that carries one at a time
+`overlap`           predictions of the overlap of communication and backward
 ==================  ================================================================================================
 """
 

@@ -141,5 +141,6 @@ def test_the_drawing_has_the_extras_in_their_colour() -> None:
     spec.loader.exec_module(module)
     for package, (_, rows) in module.ROOMS.items():
         for names in (names for row in rows for names, *_ in row):
-            modules = [f"{package}.{name.strip('/').removesuffix('.py').replace('/', '.')}" for name in names.split(", ")]
+            paths = [name.strip("/").removesuffix(".py") for name in names.split(", ")]
+            modules = [f"{package}.{path.replace('/', '.')}" for path in paths]
             assert all(map(is_extra, modules)) == (names in module.EXTRAS), names

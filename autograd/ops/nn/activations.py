@@ -22,7 +22,7 @@ _normal_cdf = functions("normal", np.ndarray).normal_cdf
 
 normal_cdf = op(
     "normal_cdf", "N", _normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
-    dims=broadcast, operands="x",
+    dims=broadcast, operands="x", sensitive=True,
 )  # fmt: skip
 
 
@@ -40,7 +40,8 @@ def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
     return ct * (normal_cdf(x) + x * (exp(x * x * -0.5) * _DENSITY_AT_0))
 
 
-gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
+gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast,
+    operands="x", sensitive=True)
 
 
 @overload
@@ -84,7 +85,8 @@ def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:
 
 
 silu = Fused(
-    "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_adjoint,), saves="0", dims=broadcast, operands="x"
+    "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_adjoint,), saves="0", dims=broadcast,
+    operands="x", sensitive=True
 )
 """Return ``x sigmoid(x)``, elementwise. Adjoint: ``ct (h + x h (1 - h))`` with h = sigmoid(x).
 

@@ -190,7 +190,7 @@ def _refuse_parts_of_classes(logits: Tensor) -> None:
 
 cross_entropy_op = op(
     "cross_entropy", "N S", _cross_entropy, (_cross_entropy_adjoint, None), saves="01", dims=_cross_entropy_dims,
-    operands="logits labels", promotes=False, keeping=_cross_entropy_keeping,
+    operands="logits labels", promotes=False, keeping=_cross_entropy_keeping, sensitive=True,
 )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def _cross_entropy_sum_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> 
 cross_entropy_sum = op(
     "cross_entropy_sum", "N S", lambda logits, labels: _cross_entropy_sum_keeping(logits, labels)[0],
     (_cross_entropy_sum_adjoint, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
-    operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping,
+    operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping, sensitive=True,
 )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | 
 
 smoothed_cross_entropy_op = Fused(
     "smoothed_cross_entropy", "N S", _smoothed, (_smoothed_adjoint, None), saves="01", dims=_cross_entropy_dims,
-    operands="logits labels", promotes=False, kernel="cross_entropy",
+    operands="logits labels", promotes=False, kernel="cross_entropy", sensitive=True,
 )  # fmt: skip
 
 

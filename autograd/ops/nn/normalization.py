@@ -54,7 +54,7 @@ normalize_op = Fused(
     "normalize", "N", _normalize, (lambda ct, y, x, eps: _normalize_adjoint(ct, *_normed_and_scale(x, eps)),),
     saves="0", dims=_dims, operands="x",
     # the Jacobian is symmetric, so the tangent has the formula of the adjoint
-    tangent=(lambda dx, y, x, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)),),
+    tangent=(lambda dx, y, x, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)),), sensitive="result",
 )  # fmt: skip
 layer_norm_op = Fused(
     "layer_norm", "N N N", lambda x, w, b, eps: _normalize(x, eps) * w + b,
@@ -68,7 +68,7 @@ layer_norm_op = Fused(
         lambda dx, y, x, w, b, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)) * w,
         lambda dw, y, x, w, b, eps: _normed_and_scale(x, eps)[0] * dw,
         lambda db, y, x, w, b, eps: broadcast_to(db, raw(x).shape),
-    ),
+    ), sensitive="result",
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ rms_norm_op = Fused(
         lambda ct, y, x, w, eps: _sum_over_rows(ct * (x * _rms_scale(x, eps))),
     ),
     saves="01", dims=_dims, operands="x weight",
-    tangent=(lambda dx, y, x, w, eps: _rms_adjoint(dx, x, eps) * w,),
+    tangent=(lambda dx, y, x, w, eps: _rms_adjoint(dx, x, eps) * w,), sensitive="result",
 )  # fmt: skip
 
 

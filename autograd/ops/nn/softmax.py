@@ -35,7 +35,7 @@ def _logsumexp(x: Any, axis: int) -> Any:
 _logsumexp_op = op(
     "logsumexp", "N", _logsumexp,
     lambda ct, y, x, axis: expand_dims(ct, axis) * exp(x - expand_dims(y, axis)),
-    saves="y0", dims=_reduced_dims, operands="x",
+    saves="y0", dims=_reduced_dims, operands="x", sensitive=True,
 )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def _softmax_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 _softmax_op = Fused(
     "softmax", "N", _softmax, (_softmax_adjoint,), saves="0", dims=mixed_axis_dims, operands="x",
     tangent=(_softmax_adjoint,),  # the Jacobian diag(y) - y y' is symmetric
+    sensitive=True,
 )  # fmt: skip
 
 
@@ -65,6 +66,7 @@ _log_softmax_op = Fused(
     (lambda ct, y, x, axis: ct - _softmax_op(x, options=(axis,)) * ct.sum(axis=axis, keepdims=True),),
     saves="0", dims=mixed_axis_dims, operands="x",
     tangent=(lambda dx, y, x, axis: dx - (_softmax_op(x, options=(axis,)) * dx).sum(axis=axis, keepdims=True),),
+    sensitive=True,
 )  # fmt: skip
 
 
