@@ -459,7 +459,8 @@ class _Writer:
         number = {k: i for i, k in enumerate(used)}
         operands = [self.operands[k] for k in used]
         layout = next((step[5] for step in self._last if step[0] == "reduce"), None)
-        shape, strides, axes, layout = _merged(self.shape, [x.strides for x in operands], self._last, layout)
+        written = {number[step[1]] for step in steps if step[0] == "store"}
+        shape, strides, axes, layout = _merged(self.shape, [x.strides for x in operands], written, self._last, layout)
         pointers = tuple(Pointer(_dtype(x.dtype), s) for x, s in zip(operands, strides, strict=True))
         found = []
         for step in steps:
@@ -482,18 +483,20 @@ def _dtype(dtype: Any) -> str:
 
 
 def _merged(
-    shape: tuple[int, ...], strides: list[tuple[int, ...]], last: Sequence[tuple[Any, ...]], layout: Any
+    shape: tuple[int, ...], strides: list[tuple[int, ...]], written: set[int], last: Sequence[tuple[Any, ...]],
+    layout: Any,
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...], Any]:
     """The dimensions of a loop with as few as possible: extents, strides of each pointer, axes of a reduction, layout.
 
-    Where the order of elements does not count, the dimension with the smallest strides comes last.
+    Where the order of elements does not count, the dimension along which what is written has the smallest strides comes
+    last, and of those that are equal the one with the smallest strides of all.
     """
     axes = next((step[4] for step in last if step[0] == "reduce"), None)
     if axes is not None:
         return shape, strides, tuple(axes), layout
     dims = [d for d, n in enumerate(shape) if n != 1]
     if not any(step[0] in ("store_at", "add_at") for step in last):
-        dims.sort(key=lambda d: [-abs(s[d]) for s in reversed(strides)] or [0])
+        dims.sort(key=lambda d: (-sum(abs(strides[k][d]) for k in written), -sum(abs(s[d]) for s in strides)))
     found: list[tuple[int, list[int]]] = []  # extent, and the strides of the pointers
     for d in dims:
         steps = [s[d] for s in strides]
