@@ -29,14 +29,15 @@ def test_the_program_runs(tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, env=path, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == _blocks("text")[0].strip()
+    assert done.stdout.strip() == _blocks("text")[1].strip()
 
 
 def test_without_the_cast_it_is_refused_as_shown(tmp_path: Path) -> None:
     program = _blocks("python")[0].replace('cc.cast(w, "dp", to=R)', "w")
     done = _run(program, tmp_path)
     assert done.returncode != 0
-    shown = _blocks("text")[1].strip()
+    headline, shown = _blocks("text")[0].strip(), _blocks("text")[2].strip()
+    assert headline == shown
     assert shown in done.stderr, f"README shows\n{shown}\nand it says\n{done.stderr}"
 
 
