@@ -474,9 +474,12 @@ def check_callable(function: Any, caller: str) -> None:
 
 _INSTEAD = {
     "autograd": {
+        "GradScaler": "optim.MasterWeights(optim.Adam, parameters, scaler=optim.LossScaler())",
+        "autocast": "parameters of 16 bits, and optim.MasterWeights(optim.Adam, parameters) with copies in float32",
+        "compile": "ag.capture(step) of a training step",
         "jacfwd": 'ag.jacobian(f, mode="forward")',
         "jacrev": 'ag.jacobian(f, mode="reverse")',
-        "jit": "nothing: operations run as they are called, and are not compiled",
+        "jit": "ag.capture(step) of a training step, which is recorded, compiled and replayed",
         "pmap": 'a mesh: `with cc.Mesh(dp=-1):`, in which cc.shard(x, "dp") gives each rank its part',
         "vmap": "operations that have a batch dimension; for a gradient of each example "
         'ag.jacobian(losses, mode="reverse")(params)',
@@ -489,6 +492,9 @@ _INSTEAD = {
         "PRODUCT": 'cc.all_prod(x, "dp")',
         "ReduceOp": "cc.all_reduce(x, axis) for the sum; cc.mean, cc.all_max, cc.all_min, cc.all_prod for the others",
         "SUM": 'no operation: cc.all_reduce(x, "dp") is the sum',
+    },
+    "autograd.optim": {
+        "lr_scheduler": "a function of the step for the rate: optim.Adam(parameters, lr=optim.schedules.step_lr(0.1, 30))",
     },
     "autograd.random": {
         "PRNGKey": "random.Key(seed)",

@@ -9,6 +9,9 @@ Parameters may be complex: the Notes of `Optimizer` say along what they are upda
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from ..errors import missing_attribute
 from . import schedules
 from .adam import Adam, AdamW
 from .adaptive import Adagrad, RMSprop
@@ -23,3 +26,8 @@ __all__ = [
     "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "LossScaler", "MasterWeights", "Offload", "Optimizer", "RMSprop",
     "clip_grad_norm_", "clip_grad_value_", "global_norm", "schedules",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say what to use for a name of torch."""
+    raise missing_attribute(__name__, name)
