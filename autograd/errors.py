@@ -494,7 +494,7 @@ _INSTEAD = {
         "SUM": 'no operation: cc.all_reduce(x, "dp") is the sum',
     },
     "autograd.optim": {
-        "lr_scheduler": "a function of the step as the rate: optim.Adam(parameters, lr=optim.schedules.step_lr(0.1, 9))",
+        "lr_scheduler": "a function of the step as rate: optim.Adam(parameters, lr=optim.schedules.step_lr(0.1, 9))",
     },
     "autograd.random": {
         "PRNGKey": "random.Key(seed)",

@@ -114,7 +114,7 @@ def program(options: argparse.Namespace) -> None:
         if first:
             print(f"test accuracy: {tested:.2%}")
             if report.ranks > 1:
-                print(f"{report.ranks} ranks, each with a part of the rows, have the gradient of one with all rows:")
+                print(f"{report.ranks} ranks, each with a part of the rows, have the gradient of one process:")
                 print(f"the largest relative difference in any parameter was {report.largest:.1e}")
             if options.losses:
                 with open(options.losses, "w") as file:
