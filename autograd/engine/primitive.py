@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -241,7 +240,7 @@ class Primitive:
         cancels: bool = False,
         called: str = "",
         number: str = "",
-        degree: Fraction | float | None = None,
+        degree: float | None = None,
         sensitive: bool | str = False,
         takes_none: bool = False,
         fixes: Mapping[str, str | Callable[[Any], Sequence[str]]] | None = None,
@@ -261,7 +260,7 @@ class Primitive:
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
         self.cancels, self.called, self.number, self.takes_none = cancels, called, number, takes_none
-        self.degree, self.sensitive = None if degree is None else Fraction(degree), sensitive
+        self.degree, self.sensitive = degree, sensitive
         self.fixes = fixes or {}
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero

@@ -513,10 +513,10 @@ class CapturedStep:
         yield getattr(self._step, "__name__", "step"), self._step
         yield from (("an argument", x) for x in form.held)
         if first is not None:
-            # What is changed is given back after proofs.
-            for found in (first.recorder.modules, first.recorder.changing):
-                yield from ((f"a {type(x).__name__}", x) for x in found.values())
+            yield from ((f"a {type(x).__name__}", x) for x in first.recorder.modules.values())
             yield from ((x.name or "a leaf", x) for x in first.recorder.leaves.values())
+            # What is changed is given back after proofs.
+            yield from ((f"a {type(x).__name__}", x) for x in first.recorder.changing.values())
 
 
 class _Recorded:

@@ -60,7 +60,7 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
             faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
             if letter == "N":
                 is_shifted = _may_be_right(found) and any(each.shifted_by_number for each in terms.on_tape)
-                found = ZERO if is_shifted else times(found, use.op.degree)
+                found = ZERO if is_shifted else times(found, Fraction(use.op.degree).limit_denominator(64))
         powers = plus(powers, found)
     return powers, faults, once
 

@@ -150,8 +150,8 @@ def _a_value_takes_the_place_of_one_that_is_still_read(patch: Patch) -> None:
 @fault("moments: another value")
 def _dimensions_that_are_not_one_are_merged(patch: Patch) -> None:
     def merged(own: Any) -> Any:
-        def make(shape: Any, strides: Any, last: Any, layout: Any) -> Any:
-            shape, strides, axes, layout = own(shape, strides, last, layout)
+        def make(*given: Any) -> Any:
+            shape, strides, axes, layout = own(*given)
             if len(shape) > 1 and not axes:
                 n, m = shape[-2:]
                 shape, strides = (*shape[:-2], n * m), [(*s[:-2], s[-1]) for s in strides]

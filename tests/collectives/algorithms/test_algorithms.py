@@ -16,12 +16,13 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.layouts.partition import parts
-from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, steps, table
+from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, table
 from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
 from collectives.testing import Case, Setting, check
+from collectives.transports import steps
 from collectives.transports.protocol import Request
 
 from ..launch import launch

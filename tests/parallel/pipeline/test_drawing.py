@@ -43,7 +43,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     def missing(name: str) -> Any:
         raise ImportError("no matplotlib")
 
-    monkeypatch.setattr("parallel.runs.values.import_module", missing)
+    monkeypatch.setattr("autograd.doors.import_module", missing)
     with pytest.raises(DependencyError, match="plot needs matplotlib"):
         plot(gpipe(1, 1), tmp_path / "x.png")
 

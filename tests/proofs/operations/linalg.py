@@ -111,17 +111,14 @@ case("cofactors", "of singular matrices", cofactors, _minors, singular(2, 3, 3))
 case("cofactors", "of a regular matrix", cofactors, _minors, regular(3, 3))
 
 
-def _inverse_of_lower(n: int) -> tuple[Any, Any]:
-    """The operation that the adjoint of a Cholesky root uses, of the lower half of a matrix, and its reference."""
-
-    def lower(np: Any, x: Any) -> Any:
-        return np.tril(x) + 3 * numpy.eye(n)
-
-    return lambda x: registry["inverse_of_lower"](lower(np, x)), lambda x: numpy.linalg.inv(lower(numpy, x))
+def _lower_case(name: str, values: Any) -> None:
+    """A case of the operation that the adjoint of a Cholesky root uses, of the lower half of a matrix."""
+    case("inverse_of_lower", name, lambda x: registry["inverse_of_lower"](np.tril(x)),
+         lambda x: numpy.linalg.inv(numpy.tril(x)), values)  # fmt: skip
 
 
-case("inverse_of_lower", "small", *_inverse_of_lower(3), normal(2, 3, 3))
-case("inverse_of_lower", "by halves", *_inverse_of_lower(21), normal(21, 21))
+_lower_case("small", regular(2, 3, 3))
+_lower_case("by halves", regular(21, 21))
 _ONE: list[tuple[str, str, Any, Any]] = [
     ("inv", "one", lambda np, x: np.linalg.inv(x), regular(3, 3)),
     ("inv", "several", lambda np, x: np.linalg.inv(x), regular(2, 2, 2)),

@@ -15,8 +15,9 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd.layouts.partition import parts
-from collectives.algorithms import OPERATIONS, count_messages, steps
+from collectives.algorithms import OPERATIONS, count_messages
 from collectives.algorithms.selected import Channel, Selected
+from collectives.transports import steps
 from collectives.transports.protocol import Request
 from tests.collectives.algorithms.algorithm_cases import call, data, expected, names
 

@@ -11,7 +11,8 @@ import pytest
 import collectives as cc
 from autograd.arrays.device import to_host
 from collectives.algorithms.selected import Channel, Selected
-from collectives.transports.device import pinned, unsent
+from collectives.transports import unsent
+from collectives.transports.device import pinned
 from collectives.transports.device.pinned import Buffers, PinnedStaging
 from collectives.transports.protocol import Request
 from collectives.transports.threads.communicator import LocalCommunicator
