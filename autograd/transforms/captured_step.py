@@ -54,6 +54,8 @@ _MOST_BYTES = 1 << 16
 """An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
+_MOST_FIRSTS = 4
+"""The recordings, with other decisions on data each, that wait for a second one."""
 _OTHER_DECISIONS = range(3, 19)
 """The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
 _REPLAYS = 600
@@ -81,7 +83,7 @@ class CapturedStep:
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
-        self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
+        self._first: dict[Any, list[_Run]] = {}  # by the form of the arguments: recordings that wait
         self._without_casts: set[Any] = set()  # forms of which no constant is a cast of an argument
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
@@ -268,7 +270,7 @@ class CapturedStep:
         n = self._departed[form.key] = self._departed.get(form.key, 0) + 1
         if n not in _OTHER_DECISIONS or form.is_on_device:
             return self._step(*args)
-        run = _Recorded(self._first.pop(form.key, None))
+        run = _Recorded(self._first.pop(form.key, []))
         try:
             return self._recorded(form, run)
         except CaptureError:  # then each such call runs the step
@@ -317,7 +319,7 @@ class CapturedStep:
 
         Where it is refused on one process, the step has run once, as by itself.
         """
-        run = _Recorded(self._first.pop(form.key, None))
+        run = _Recorded(self._first.pop(form.key, []))
         try:
             self._count_recording(form)
             return self._recorded(form, run)
@@ -329,7 +331,7 @@ class CapturedStep:
             raise
 
     def _recorded(self, form: Form, of: _Recorded) -> Any:
-        first = of.first
+        first = of.firsts[-1] if of.firsts else None
         changed: set[str] = set()  # by the run before, in what it depends on
         if first is not None and not first.guard.holds():
             self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
@@ -368,8 +370,11 @@ class CapturedStep:
         results = [_result_of(recorder, x) for x in found]
         changes = reach.changes()
         run = _Run(recorder, results, Guard(recorder, reach, is_left_other=bool(changes)), changes, form.held)
-        if first is None or (state.distribution.is_alone and decides_otherwise(first.recorder, recorder)):
-            self._first[form.key] = run
+        if first is not None and state.distribution.is_alone:
+            first = self._with_its_decisions(of.firsts, recorder)
+            self._first[form.key] = [each for each in of.firsts[-_MOST_FIRSTS:] if each is not first]
+        if first is None:
+            self._first.setdefault(form.key, []).append(run)
             return result
         fault = ""
         is_proved = False
@@ -398,6 +403,14 @@ class CapturedStep:
             )  # fmt: skip
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
+
+    def _with_its_decisions(self, firsts: Sequence[_Run], recorder: Recorder) -> _Run | None:
+        """The last of some recordings that has decided on data as this one."""
+        for each in reversed(firsts):
+            if not decides_otherwise(each.recorder, recorder) and each.guard.holds():
+                return each
+        self._why = f"\n  {difference(firsts[-1].recorder, recorder)}"
+        return None
 
     def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
@@ -524,8 +537,8 @@ class _Recorded:
 
     Attributes
     ----------
-    first : _Run or None
-        The first recording of its form.
+    firsts : list of _Run
+        The recordings of its form that have no second one, each with other decisions on data.
     before : Memory or None
         Of what the step can reach, before it.
     is_done : bool
@@ -534,8 +547,8 @@ class _Recorded:
         That of the step, then.
     """
 
-    def __init__(self, first: _Run | None):
-        self.first = first
+    def __init__(self, firsts: list[_Run]):
+        self.firsts = firsts
         self.before: Memory | None = None
         self.is_done = False
         self.result: Any = None

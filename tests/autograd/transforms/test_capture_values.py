@@ -672,6 +672,24 @@ def test_what_a_step_does_after_another_decision_is_recorded_too() -> None:
     assert "4 calls ran the step itself: a decision on data was another one" in str(do)
 
 
+def test_decisions_that_alternate_from_the_first_call_on() -> None:
+    x = numpy.random.default_rng(7).standard_normal((4, 3))
+    do = ag.capture(lambda x: nn.log_softmax(ag.tensor(x), -1), warmup=0)
+    for k in range(12):
+        for scale in (1, 1000):
+            assert bits(do(scale * x + k)) == bits(nn.log_softmax(ag.tensor(scale * x + k), -1))
+    assert do.replays >= 24 - 8, do
+
+
+def test_decisions_that_are_others_in_each_call_are_told() -> None:
+    """Each call has another number of classes, which the library reads from the labels."""
+    p = ag.Parameter(numpy.ones(1))
+    do = ag.capture(lambda labels: (p * F.one_hot(labels)).sum(), warmup=0)
+    with pytest.raises(CaptureError, match=r"recorded without a replay(?s:.)*decided otherwise"):
+        for k in range(40):
+            do(numpy.array([0, k]))
+
+
 BRANCHES: dict[str, tuple[Check, list[Any]]] = {
     "a shift of a softmax": (lambda p, x: nn.log_softmax(p + ag.tensor(x), -1), [1.0, 1e3, 1.0, 1e4]),
     "a softmax of what is infinite": (lambda p, x: nn.softmax(p + ag.tensor(x), -1), [1.0, 1e3, -numpy.inf]),
