@@ -121,6 +121,8 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no array for a result": (lambda: cc.Pending.done(1.0).into({1}), cc.CommunicationError, "result of {1}"),
     "a mask for a number": (lambda: nn.init.constant_(P, np.ma.masked), TypeError, "a masked array"),
     "a mask for an array": (lambda: ag.testing.norm(np.ma.masked), TypeError, "norm: x: a masked array"),
+    "a mask for a result": (
+        lambda: ag.testing.compare("x", np.ma.masked, np.ones(2), 0.1, 0.1), TypeError, "expected: a masked array"),
     "a mask for a position": (lambda: context.zigzag_order(np.ma.masked, 2), TypeError, "tokens: int"),
     "more runs than there is time": (
         lambda: pipeline.measured_costs([nn.Tanh()], X, repeats=10**90), ValueError, "from 1 to 1,000,000"),

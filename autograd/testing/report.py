@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.plain import require_plain
 from ..errors import RingtapeError, typed_errors
 
 __all__ = ["DeclarationMismatch", "GradientMismatch", "compare", "worst_elements"]
@@ -50,6 +51,8 @@ def compare(
     """
     if expected.size == 0:
         return
+    for given, name in ((expected, "expected"), (got, "got"), (error, "error")):
+        require_plain(given, f"compare: {name}")
     with np.errstate(invalid="ignore"):
         scale = float(np.max(np.abs(expected)))
         difference = np.abs(expected - got)
