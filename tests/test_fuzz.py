@@ -123,6 +123,9 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mask for an array": (lambda: ag.testing.norm(np.ma.masked), TypeError, "norm: x: a masked array"),
     "a mask for a result": (
         lambda: ag.testing.compare("x", np.ma.masked, np.ones(2), 0.1, 0.1), TypeError, "expected: a masked array"),
+    "an array for a word": (lambda: ag.capture(bits=np.empty((3, 0))), ValueError, "needed: 'same' or 'close'"),
+    "a mask for a number of rows": (
+        lambda: parallel.NoiseScale().update(np.ma.masked, 1), TypeError, "rows"),
     "a mask for a position": (lambda: context.zigzag_order(np.ma.masked, 2), TypeError, "tokens: int"),
     "more runs than there is time": (
         lambda: pipeline.measured_costs([nn.Tanh()], X, repeats=10**90), ValueError, "from 1 to 1,000,000"),

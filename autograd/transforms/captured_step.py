@@ -841,7 +841,7 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True, bits: str
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
     if not isinstance(verify, bool):
         raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
-    if bits not in ("same", "close"):
+    if not isinstance(bits, str) or bits not in ("same", "close"):
         raise OptionError(f"capture: bits={bits!r} was given; needed: 'same' or 'close'")
     if step is None:
         return functools.partial(capture, warmup=warmup, verify=verify, bits=bits)

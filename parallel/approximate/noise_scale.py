@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,7 @@ class NoiseScale:
                 f"NoiseScale.update(global_rows={global_rows!r})\n  axis {min(axes)!r}: it depends on the rank; "
                 "needed: the rows of all ranks\n  fix: x.global_shape[0]"
             )
-        rows = int(rows)
+        rows = index(rows)
         check_count("NoiseScale.update", rows=rows, global_rows=global_rows)
         check_numbers("NoiseScale.update", loss_scale=loss_scale)
         n, group = int(global_rows), self._group
