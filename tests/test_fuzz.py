@@ -126,6 +126,9 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an array for a word": (lambda: ag.capture(bits=np.empty((3, 0))), ValueError, "needed: 'same' or 'close'"),
     "a mask for a number of rows": (
         lambda: parallel.NoiseScale().update(np.ma.masked, 1), TypeError, "rows"),
+    "another shape for that of the root": (
+        lambda: cc.run(lambda: cc.Mesh(dp=1).__enter__() and cc.scatter(-0.5, "dp", like=np.ones((2, 3))), 1),
+        ValueError, "the root's value has the shape"),
     "a mask for a position": (lambda: context.zigzag_order(np.ma.masked, 2), TypeError, "tokens: int"),
     "more runs than there is time": (
         lambda: pipeline.measured_costs([nn.Tanh()], X, repeats=10**90), ValueError, "from 1 to 1,000,000"),

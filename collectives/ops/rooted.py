@@ -209,6 +209,11 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         x = to_tensor(x, name)
     if like is not None:
         shape, dtype, labels = headers.outline_of(like, name, f"rank {root}")
+        if at_root and tuple(shape) != tuple(x.array.shape):
+            raise ShapeError(
+                f"{name}: like of shape {tuple(shape)} was given, and the root's value has the shape "
+                f"{tuple(x.array.shape)}; needed: the same\n  fix: like= a value of the root's shape, or none"
+            )
     elif on.group.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
