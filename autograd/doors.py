@@ -1,6 +1,6 @@
 """Doors: where the core reaches an extra, a room that uses the core by its public names.
 
-An extra is loaded when its door is first door, so that programs that need none of it start faster, and a reader may
+An extra is loaded when its door is first opened, so that programs that need none of it start faster, and a reader may
 leave it out. Where its folder is absent the core does without what the door answers, or raises an error that names it.
 `tests/documents/test_core.py` holds this table against the imports: nothing else in the core imports an extra.
 """

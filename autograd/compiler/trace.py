@@ -191,6 +191,16 @@ def like(x: Any) -> tuple[Any, Any]:
     return found, memory
 
 
+def _in_place(name: str) -> Any:
+    """``x += y`` and the like: of a number it makes another one."""
+    write = getattr(NDArrayOperatorsMixin, f"__i{name}__")
+
+    def operator(self: Any, other: Any) -> Any:
+        return getattr(self, f"__{name}__")(other) if self._is_scalar else write(self, other)
+
+    return operator
+
+
 class Traced(NDArrayOperatorsMixin):
     """An array in a trace. Its class, to all who ask, is `numpy.ndarray`, or that of one of NumPy's numbers."""
 
@@ -236,17 +246,7 @@ class Traced(NDArrayOperatorsMixin):
     def __rpow__(self, other: Any) -> Any:
         return self._refuse() if self._is_scalar else np.power(other, self)
 
-    def _in_place(name: str) -> Any:  # type: ignore[misc]
-        """``x += y`` and the like: of a number it makes another one."""
-        write = getattr(NDArrayOperatorsMixin, f"__i{name}__")
-
-        def operator(self: Any, other: Any) -> Any:
-            return getattr(self, f"__{name}__")(other) if self._is_scalar else write(self, other)
-
-        return operator
-
     __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = map(_in_place, ("add", "sub", "mul", "truediv", "pow"))
-    del _in_place
 
     def _divided(self, *_: Any) -> Any:
         raise Refused("a quotient and a rest")
