@@ -334,7 +334,7 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
         raise error
     shown = []
     for i, x in enumerate(xs):
-        array, layout = (x.array, x.layout) if isinstance(x, Labelled) else (x, None)  # type: ignore[attr-defined]
+        array, layout = (x.array, x.layout) if isinstance(x, Labelled) else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
     named = ((op.operand_name(i), x) for i, x in enumerate(xs))
     mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""

@@ -30,6 +30,8 @@ class Labelled:
     """Base of Tensors: values whose array, layout and name messages read."""
 
     __slots__ = ()
+    array: Any
+    layout: Any
     _waits = False
     """Whether the array may still have to arrive, so that no message reads it."""
 
