@@ -59,7 +59,6 @@ class Engine(NamedTuple):
 
 
 CAPTURED = Engine("captured", "ringtape", "captured")
-CLOSE = Engine("captured", "ringtape", "close")
 STEP = Engine("step", "ringtape", "step")
 NUMPY = Engine("NumPy", "numpy")
 JAX = Engine("jax.jit", "jax", python="jax")
@@ -105,10 +104,9 @@ def require_same(program: str, workers: list[Worker]) -> None:
 def measure(program: str, args: argparse.Namespace, versions: dict[str, None]) -> Figures:
     """The figures of one program."""
     workers: list[Worker] = []
-    own = CLOSE if args.bits == "close" else CAPTURED
     try:
         # Workers start one after the other, so that their warm-ups do not overlap.
-        for engine in (own, *PEERS):
+        for engine in (CAPTURED, *PEERS):
             if engine is NUMPY and program not in BY_HAND:
                 continue
             python = getattr(args, f"python_{engine.python}") if engine.python else sys.executable
@@ -123,7 +121,7 @@ def measure(program: str, args: argparse.Namespace, versions: dict[str, None]) -
     finally:
         for worker in workers:
             worker.close()
-    ours = times.pop(own)
+    ours = times.pop(CAPTURED)
     return {
         f"{program}, against {engine.name}": {
             "ours": statistics.median(ours),
@@ -190,7 +188,6 @@ def main() -> None:
     parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
     parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=15, help="rounds; each engine runs once in each (at least 3)")
-    parser.add_argument("--bits", choices=("same", "close"), default="same", help="of the captured step")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (us), ratio")
     before.add_options(parser)
     args = parser.parse_args()

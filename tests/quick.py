@@ -33,7 +33,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "autograd.transforms": ("autograd/transforms/test_checkpoint.py",
                             "autograd/transforms/test_transforms.py::test_jacobian",
                             "autograd/transforms/test_transforms.py::test_hessian_in_every_order",
-                            "autograd/transforms/test_capture_close.py::test_another_function_is_found_by_the_proof"),
+                            "autograd/transforms/test_proving.py::test_the_proof_gives_parameters_other_values"),
     "autograd.numpy": ("autograd/numpy/test_pickle.py", "autograd/numpy/test_numpy.py::test_methods_are_numpys"),
     "autograd.scipy": ("autograd/scipy/test_scipy.py::test_convolve_refuses",
                        "autograd/scipy/test_scipy.py::test_xlogy_at_zero"),

@@ -123,7 +123,7 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mask for an array": (lambda: ag.testing.norm(np.ma.masked), TypeError, "norm: x: a masked array"),
     "a mask for a result": (
         lambda: ag.testing.compare("x", np.ma.masked, np.ones(2), 0.1, 0.1), TypeError, "expected: a masked array"),
-    "an array for a word": (lambda: ag.capture(bits=np.empty((3, 0))), ValueError, "needed: 'same' or 'close'"),
+    "an array for a flag": (lambda: ag.capture(verify=np.empty((3, 0))), ValueError, "needed: True or False"),
     "a mask for a number of rows": (
         lambda: parallel.NoiseScale().update(np.ma.masked, 1), TypeError, "rows"),
     "another shape for that of the root": (

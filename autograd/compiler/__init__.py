@@ -8,7 +8,6 @@
 `program`     a plan in memory: tables of calls, and what Python does between them
 `loops`       descriptions of loops over elements
 `operations`  ufuncs, casts and constants as LLVM's instructions, with NumPy's bits
-`close`       functions inside loops that are close to NumPy's, and not its bits
 `nests`       loops over dimensions, with steps inside; gathers and scatters
 `reductions`  sums, products and extremes in NumPy's order
 `emit`        the text of a loop in LLVM's intermediate representation

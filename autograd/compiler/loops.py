@@ -7,7 +7,6 @@ number k is the result of ``steps[k]``.
 ``("load", k)``                                    the element of pointer k
 ``("constant", dtype, hex)``                       the number with these bytes
 ``(ufunc, i, ...)``                                the inner loop of a NumPy ufunc, by its name, on values of one dtype
-``("exp_close", i)``, and others of `CLOSE_STEPS`  close to NumPy's value, not its bits: `close`
 ``("where", c, i, j)``                             value i where the boolean c holds, else j
 ``("cast", dtype, i)``                             as ``astype``
 ``("store", k, i)``                                writes value i to pointer k
@@ -31,7 +30,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 __all__ = [
-    "CLOSE_STEPS",
     "REDUCTIONS",
     "UFUNCS",
     "Loop",
@@ -99,9 +97,6 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
     "invert": (1, (*_INTEGERS, "b1"), ""),
 }
 """By name of a ufunc: the number of operands, their dtypes, and the dtype of the result, "" for the operands' one."""
-
-CLOSE_STEPS = ("exp_close", "log_close", "tanh_close", "sigmoid_close")
-"""Functions of floats that are close to NumPy's, in vectors: `close` states their errors."""
 
 REDUCTIONS = {
     "add": _NUMBERS, "multiply": _NUMBERS, "maximum": _ALL, "minimum": _ALL,
@@ -243,10 +238,6 @@ def _dtype(
         _needed(all(0 <= a < ndim and pointers[k].strides[a] == 0 for a in axes), f"axes {axes} of the result")
         _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")
         return ""
-    if name in CLOSE_STEPS:
-        (i,) = given
-        _needed(of(i) in _FLOATS, f"{name} of {of(i)}")
-        return of(i)
     count, dtypes, result = UFUNCS.get(name, (0, (), ""))
     _needed(count == len(given) > 0, f"{name} of {len(given)} operands")
     kinds = {of(i) for i in given}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .close import apply_close
-from .loops import CLOSE_STEPS, Loop, dtypes_of
+from .loops import Loop, dtypes_of
 from .operations import TYPES, Code, apply, cast, constant, literal, select, type_of
 
 __all__ = ["EFFECTS", "Body", "Nest", "Place", "body_text", "has_exit", "load_one", "spread", "store_one", "wrapper"]
@@ -95,8 +94,6 @@ class Body:
                 k, pairs, *value = given
                 offsets = self._offsets(code, pairs, of, lanes, checked, fail)
                 found[at] = self._at(code, name, k, offsets, of(value[0]) if value else "", place)
-            elif name in CLOSE_STEPS:
-                found[at] = apply_close(code, name, self.dtypes[at], of(given[0]), lanes)
             elif name != "reduce":
                 found[at] = apply(code, name, self.dtypes[given[0]], [of(i) for i in given], lanes)
         return found

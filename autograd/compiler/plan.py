@@ -102,14 +102,6 @@ def is_compiled(node: Node) -> bool:
     return node.kind in ("reduce", "gather", "scatter", "add_at", "guard")
 
 
-_CLOSE = {np.exp: "exp_close", np.log: "log_close", np.tanh: "tanh_close"}
-
-
-def is_close(node: Node) -> bool:
-    """Whether a node has a form in loops that is close to NumPy's."""
-    return node.kind == "ufunc" and node.function in _CLOSE and node.dtypes[0].char in "fd"
-
-
 def reads_of(node: Node) -> list[Operand]:
     """The operands that a node reads, indices and what they name among them."""
     return [*node.reads, *node.words.get("reads", ())]
@@ -142,8 +134,6 @@ class Plan:
         What is read after the last node.
     fuses : bool
         Whether there are loops. Otherwise each node is a call.
-    is_close : bool
-        Whether exp, log and tanh are in loops, too, close to NumPy's values.
 
     Attributes
     ----------
@@ -152,8 +142,8 @@ class Plan:
         Bytes of the arena.
     """
 
-    def __init__(self, nodes: Sequence[Node], kept: Sequence[Operand], fuses: bool = True, is_close: bool = False):
-        self.kept, self.fuses, self.is_close = list(kept), fuses, is_close
+    def __init__(self, nodes: Sequence[Node], kept: Sequence[Operand], fuses: bool = True):
+        self.kept, self.fuses = list(kept), fuses
         self.nodes = self._used(nodes)
         self.groups: list[Group] = []
         self._accesses: dict[int, list[tuple[int, Operand, bool]]] = {}  # by buffer: group, operand, whether written
@@ -199,7 +189,7 @@ class Plan:
     # -- groups ------------------------------------------------------------------------------------------------------
     def _place(self, node: Node) -> None:
         """Put a node into a group, or begin one."""
-        is_loop = self.fuses and (is_compiled(node) or (self.is_close and is_close(node)))
+        is_loop = self.fuses and is_compiled(node)
         shape = shape_of(node) if is_loop else ()
         reads, writes = reads_of(node), list(node.outs)
         if is_loop and node.kind in ("ufunc", "guard"):
@@ -400,7 +390,7 @@ class _Writer:
             elif name == "where":
                 y = self.step("where", *xs)
             else:
-                y = self.step(_CLOSE.get(node.function, name), *xs)
+                y = self.step(name, *xs)
             self.write(out, y if of[-1] == out.dtype else self.step("cast", _dtype(out.dtype), y))
         elif kind == "gather":
             self.write(node.outs[0], self.step("load_at", self.pointer(node.words["place"]), self.pairs(node)))

@@ -42,15 +42,13 @@ class Program:
     gradients : sequence of Buffer
     quiet : collection of str
         The floating-point errors that are not told.
-    is_close : bool
-        Whether loops have functions that are close to NumPy's, not with its bits.
     """
 
     def __init__(
         self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer],
-        quiet: Collection[str] = (), is_close: bool = False,
+        quiet: Collection[str] = (),
     ):  # fmt: skip
-        self.quiet, self.is_close = quiet, is_close
+        self.quiet = quiet
         self.arguments = len(arguments)
         self.memory = Memory()
         self.memory.with_gradients(gradients)
@@ -63,7 +61,7 @@ class Program:
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
-        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled, is_close=self.is_close)
+        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled)
         groups = self.plan.groups
         self.addresses: dict[Loop, int] = {}
         if self.is_compiled:

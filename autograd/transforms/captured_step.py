@@ -75,10 +75,9 @@ class CapturedStep:
         The number of calls that ran the step itself because a decision on data was another one than in the record.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, is_close: bool = False):
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
         functools.update_wrapper(self, step, updated=())
-        self._step, self._warmup, self._options = step, warmup, (warmup, verify, is_close)
-        self._is_close = is_close
+        self._step, self._warmup, self._options = step, warmup, (warmup, verify)
         self._thread: int | None = None  # the thread that this is of: the first that calls it
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
@@ -201,7 +200,7 @@ class CapturedStep:
         before.give_back()
         with Beside():
             result = self._step(*args)
-        other = left.difference(flatten(result)[0], is_close=self._is_close)
+        other = left.difference(flatten(result)[0])
         self._verified = n + self._interval(n + 1, ready - start + perf_counter() - done, done - ready)
         if other:
             self._forget(plan)
@@ -226,11 +225,6 @@ class CapturedStep:
 
     def _general(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
         """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
-        if self._is_close and not state.distribution.is_alone:
-            raise CaptureError(
-                "capture: bits='close' was given on several ranks, whose processors may round differently\n"
-                "  fix: bits='same'"
-            )
         if state.recording is not None:
             raise TapeError(
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
@@ -399,7 +393,7 @@ class CapturedStep:
             recorder.rows = in_order(recorder.rows, len(form.arrays))
             program, why = proved_run(
                 self._step, form, given, recorder, results, found, of.before, roots,
-                [x for x, _ in run.guard.contents], self._is_close,
+                [x for x, _ in run.guard.contents],
             )  # fmt: skip
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
@@ -722,14 +716,10 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
 
 
 @overload
-def capture(
-    step: Callable[..., Any], *, warmup: int = 2, verify: bool = True, bits: str = "same"
-) -> CapturedStep: ...
+def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -> CapturedStep: ...
 @overload
-def capture(
-    *, warmup: int = 2, verify: bool = True, bits: str = "same"
-) -> Callable[[Callable[..., Any]], CapturedStep]: ...
-def capture(step: Any = None, *, warmup: int = 2, verify: bool = True, bits: str = "same") -> Any:
+def capture(*, warmup: int = 2, verify: bool = True) -> Callable[[Callable[..., Any]], CapturedStep]: ...
+def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
@@ -743,16 +733,12 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True, bits: str
     step : callable, optional
         A training step or another function. Its arguments, and its results, are Tensors, arrays, numbers and other
         objects, in nested tuples, lists and dictionaries. Without it a decorator is returned:
-        ``@ag.capture(bits="close")``.
+        ``@ag.capture(warmup=0)``.
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
         Whether the 8th, 16th and 32nd replay, and later ones as rarely as their cost needs (about one in 600 of the
         time), are compared with the step itself, which runs beside it from the same state.
-    bits : "same" or "close"
-        With "close" exp, log and tanh are computed in the compiled loops, to 2.6 units in the last place, in place of
-        NumPy's loops; so replays are faster, and differ from the step by rounding. They depend on the processor, so
-        there is one process only. Without the extra ``fast`` it is as "same".
 
     Returns
     -------
@@ -841,8 +827,6 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True, bits: str
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
     if not isinstance(verify, bool):
         raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
-    if not isinstance(bits, str) or bits not in ("same", "close"):
-        raise OptionError(f"capture: bits={bits!r} was given; needed: 'same' or 'close'")
     if step is None:
-        return functools.partial(capture, warmup=warmup, verify=verify, bits=bits)
-    return CapturedStep(step, warmup, verify, bits == "close")
+        return functools.partial(capture, warmup=warmup, verify=verify)
+    return CapturedStep(step, warmup, verify)

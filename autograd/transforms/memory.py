@@ -10,7 +10,7 @@ import contextlib
 import operator
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -265,32 +265,11 @@ class Left:
         self._values = [_kept(x) for _, x in _left(reach, results)]
         self._held = reach.now()
 
-    def difference(self, results: Iterable[Any], is_close: bool = False) -> str:
-        """The path of the first value that is other now, with `is_close` by more than rounding; "" if there is none."""
+    def difference(self, results: Iterable[Any]) -> str:
+        """The path of the first value that is other now; "" if there is none."""
         pairs = zip_longest(self._values, _left(self._reach, results), fillvalue=("a value", None))
-        if is_close:
-            found = self._not_near([*pairs])
-        else:
-            found = next((path for kept, (path, x) in pairs if not _is_as(kept, x)), "")
+        found = next((path for kept, (path, x) in pairs if not _is_as(kept, x)), "")
         return found or self._reach.other_place(self._held)
-
-    def _not_near(self, pairs: Sequence[tuple[Any, tuple[str, Any]]]) -> str:
-        """The path of the first value that differs by more than rounding.
-
-        A gradient that is zero but for rounding, as that of a bias that a softmax does not see, is nothing but
-        rounding, and so is the change that an optimizer makes of it: what is small beside the largest gradient of all
-        counts as zero, and where a gradient is, its parameter is not compared.
-        """
-        kept = {path: x for x, (path, _) in pairs}
-        gradients = {path: x for path, x in kept.items() if path.endswith(".grad") and isinstance(x, np.ndarray)}
-        largest = max((_size_of(x) for x in gradients.values()), default=0.0)
-        for known, (path, x) in pairs:
-            least = _SMALL * largest if "." in path else 0.0  # of gradients and the state of optimizers
-            g = gradients.get(f"{path}.grad")
-            is_seen = None if g is None else np.abs(g) > max(least, _ROUNDING.get(g.itemsize, 1e-2) * _size_of(g))
-            if not _is_near(known, x, least, is_seen):
-                return path
-        return ""
 
     def difference_of_results(self, results: Iterable[Any]) -> str:
         """As `difference`, of results and gradients alone."""
@@ -338,34 +317,6 @@ def _is_as(a: Any, b: Any) -> bool:
     if isinstance(a, bool | int | float | complex | str | np.generic):
         return type(a) is type(b) and repr(a) == repr(b)
     return type(a) is type(b)
-
-
-_ROUNDING = {4: 1e-3, 8: 1e-9}  # by the bytes of a number: of the largest element, what rounding may change
-
-
-def _is_near(a: Any, b: Any, least: float = 0.0, is_seen: Any = None) -> bool:
-    """Whether two values differ by rounding, or by `least`, where they are seen; others than floats not at all."""
-    if isinstance(a, float) and isinstance(b, float):
-        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
-    if not isinstance(a, np.ndarray | np.floating) or not isinstance(b, np.ndarray | np.floating):
-        return _is_as(a, b)
-    x, y = np.asarray(a), np.asarray(b)
-    if x.dtype != y.dtype or x.shape != y.shape or x.dtype.kind != "f":
-        return _is_as(a, b)
-    known = np.isfinite(x)
-    if not np.array_equal(x[~known], y[~known], equal_nan=True):
-        return False
-    limit = max(_ROUNDING.get(x.itemsize, 1e-2) * _size_of(x), least)
-    known = known if is_seen is None or is_seen.shape != x.shape else known & is_seen
-    return bool(np.all(np.abs(x[known] - y[known]) <= limit))
-
-
-_SMALL = 1e-5  # of the largest gradient of all parameters: what counts as zero
-
-
-def _size_of(x: Any) -> float:
-    """The largest absolute value among the finite elements."""
-    return float(np.abs(x[np.isfinite(x)]).max(initial=0)) if x.dtype.kind == "f" else 0.0
 
 
 class Beside(Capture):

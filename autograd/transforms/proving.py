@@ -33,7 +33,7 @@ __all__ = ["proved_run"]
 
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (), is_close: bool = False,
+    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (),
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
     """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
 
@@ -49,8 +49,6 @@ def proved_run(
         Of the step; see `Reach`.
     compared : sequence of ndarray
         Arrays whose values each replay compares, as constants are computed from them. They keep their values here.
-    is_close : bool
-        Whether values may differ by rounding.
     """
     start = perf_counter()
     reach = Reach(roots)
@@ -60,14 +58,14 @@ def proved_run(
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             before.give_back()
-            made, why = traced_run(recorder, results, given.arrays, is_close)
+            made, why = traced_run(recorder, results, given.arrays)
             if made is None:
                 return None, why
             before.give_back()
-            why = _fault(made, form, left, is_close)
+            why = _fault(made, form, left)
             for seed, is_far in ((1, False), (2, True)):
                 if not why and state.distribution.is_alone:
-                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared, is_close)
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared)
             made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
     except Refused as error:
@@ -78,11 +76,11 @@ def proved_run(
         after.give_back()
 
 
-def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
+def _fault(made: TracedRun, form: Form, left: Left) -> str:
     """The first difference between the program and the recorded run; "" if there is none."""
     try:
         if state.distribution.is_alone:
-            other = left.difference(made(*form.arrays), is_close=is_close)
+            other = left.difference(made(*form.arrays))
         else:
             other = left.difference_of_results(made.without_calls(*form.arrays))
     except Departed:
@@ -92,7 +90,7 @@ def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
 
 def _fault_of_others(
     made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
-    compared: Sequence[Any], is_close: bool,
+    compared: Sequence[Any],
 ) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
@@ -107,7 +105,7 @@ def _fault_of_others(
     left = Left(reach, flatten(result)[0])
     start.give_back()
     try:
-        path = left.difference(made(*other.arrays), is_close=is_close)
+        path = left.difference(made(*other.arrays))
     except Departed:
         return ""
     return path and f"another value where arguments and state have others: {path}"

@@ -120,7 +120,7 @@ class TracedStep:
         self._passes = False  # what a call of Python returns may be a part of what other calls write to
         self.results = [self._result(x) for x in results]
 
-    def program(self, is_close: bool) -> Program:
+    def program(self) -> Program:
         kept: list[Operand] = []
         _operands_in(tuple(x for x, _, _ in self.results), kept)
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
@@ -131,7 +131,7 @@ class TracedStep:
                 if passed.key in self._passed and id(x._buffer) in self._needed]  # fmt: skip
         if both:  # a call of Python may write to it
             raise Barred(*both)
-        made = Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+        made = Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet)
         for node in made.late:
             if node.kind == "guard":
                 raise Refused("a decision on data after something has changed")
@@ -906,16 +906,14 @@ class TracedRun:
         return run
 
 
-def traced_run(
-    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], is_close: bool = False
-) -> tuple[TracedRun | None, str]:
+def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:
     """A recorded step as a program, or None and why there is none. The state is that of before the run."""
     barred: set[Any] = set()
     why = "many rows stay calls of Python"
     for _ in range(_MOST_TRIES):
         try:
             step = TracedStep(recorder, results, inputs, barred)
-            return TracedRun(step, step.program(is_close)), ""
+            return TracedRun(step, step.program()), ""
         except Barred as error:
             if error.slots <= barred:
                 break

@@ -1,10 +1,9 @@
 """One program of one engine in its own process: ``worker.py --engine jax --program lstm --mode MODE``.
 
-The engine "ringtape" has the modes "captured", "close" (captured with ``bits="close"``) and "step". The process
-prints one line of JSON: the version of the engine, and the losses of the steps that `LOOKED_AT` names, by which the
-driver sees that all engines do the same work. Then, for every line ``round`` on its standard input, it runs steps for
-some hundredths of a second and prints the median time of a step in microseconds: processor time, measured for groups
-of steps, because to ask for it takes one.
+The engine "ringtape" has the modes "captured" and "step". The process prints one line of JSON: the version of the
+engine, and the losses of the steps that `LOOKED_AT` names, by which the driver sees that all engines do the same work.
+Then, for every line ``round`` on its standard input, it runs steps for some hundredths of a second and prints the
+median time of a step in microseconds: processor time, measured for groups of steps, because to ask for it takes one.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ def ringtape_step(program: str, mode: str) -> tuple[Callable[[int], Any], str]:
     if hasattr(kernels, "keep_freed_memory"):
         kernels.keep_freed_memory()
     found = made(program)
-    bits = {"captured": "same", "close": "close"}.get(mode)
-    step, batches = found.step if bits is None else ag.capture(found.step, bits=bits), found.batches
+    step, batches = ag.capture(found.step) if mode == "captured" else found.step, found.batches
     return lambda i: step(*batches[i % len(batches)]).data, "ringtape"
 
 

@@ -403,3 +403,19 @@ def test_an_allocation_is_counted() -> None:
     x = numpy.ones(1000)
     assert allocated(lambda: x + 1)[1] >= 8000
     assert allocated(lambda: numpy.add(x, 1, x))[1] < 8000
+
+
+def test_a_decorator_with_options() -> None:
+    """``@capture(...)`` has the options that ``capture(step, ...)`` has."""
+
+    @ag.capture(warmup=0, verify=False)
+    def step(x: Any) -> Any:
+        return np.sum(np.square(x))
+
+    found = [float(step(numpy.arange(k, k + 3.0))) for k in range(5)]
+    assert found == [5.0, 14.0, 29.0, 50.0, 77.0]
+    assert step.replays == 3 and step._options == (0, False) and step.__name__ == "step"
+    with pytest.raises(ag.OptionError, match="warmup=-1 was given"):
+        ag.capture(warmup=-1)  # at the decorator, not at the function
+    with pytest.raises(ag.ArgumentError, match="needed: a function"):
+        ag.capture(verify=False)(numpy.ones(2))
