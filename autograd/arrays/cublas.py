@@ -84,8 +84,9 @@ def _stride(x: Any, batch: tuple[int, ...]) -> int | None:
 
 
 def takes(a: Any, b: Any) -> bool:
-    """Whether cuBLAS computes the product of two arrays."""
-    return a.dtype == b.dtype and a.dtype.name in _DATA_TYPES and a.ndim > 0 < b.ndim
+    """Whether cuBLAS computes the product of two arrays, both on one device."""
+    is_one_kind = type(a) is type(b) and a.dtype == b.dtype and a.device == b.device
+    return is_one_kind and a.dtype.name in _DATA_TYPES and a.ndim > 0 < b.ndim
 
 
 class Cublas:

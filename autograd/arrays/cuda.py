@@ -273,6 +273,11 @@ class CudaRuntime(Runtime):
         found: Cublas | None = known[device]
         return found
 
+    def special(self) -> Any:
+        import cupyx.scipy.special
+
+        return cupyx.scipy.special
+
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
         pool = self._cupy.get_default_memory_pool()

@@ -14,7 +14,7 @@ ABSENT_FROM_CUPY: frozenset[str] = frozenset((
     "linalg.matrix_norm", "linalg.multi_dot", "linalg.outer", "linalg.svdvals", "linalg.tensordot", "linalg.trace",
     "linalg.vecdot", "linalg.vector_norm", "matvec", "nanpercentile", "nanquantile", "polyder", "polydiv", "polyint",
     "spacing", "unstack", "vecdot", "vecmat",
-    # ufuncs of scipy.special; zeta is a function of cupyx.scipy.special, but not under the name of SciPy's ufunc
+    # ufuncs of scipy.special; `_zeta` is a module of cupyx.scipy.special, which has the function zeta
     "_zeta", "iv", "ive", "jv",
 ))  # fmt: skip
 """Names below `numpy`, and of ufuncs of `scipy.special`."""
@@ -25,9 +25,9 @@ KEYWORDS_ABSENT_FROM_CUPY: dict[str, frozenset[str]] = {
 """By function: ``numpy.ones(..., like=x)`` passes ``device=None``. `numpy.ones_like` does not."""
 
 OPERATIONS_ABSENT_FROM_CUPY: dict[str, str] = {
-    "iv": "iv", "ive": "ive", "jv": "jv", "polygamma": "_zeta",
+    "iv": "iv", "ive": "ive", "jv": "jv",
     # those whose value CuPy has, and whose derivative it has not
-    "digamma": "_zeta", "i1": "iv", "j1": "jv",
+    "i1": "iv", "j1": "jv",
 }  # fmt: skip
 """Operations of the registry that raise `DeviceError` on a GPU, or whose derivative does: the function that is missing.
 

@@ -155,6 +155,9 @@ class Runtime(Protocol):
     def matmul(self, a: Any, b: Any) -> Any:
         """``a @ b``, also during a capture."""
 
+    def special(self) -> Any:
+        """The module of the functions of ``scipy.special`` for arrays of the device."""
+
     def memory(self) -> Memory:
         """The use of the current device's memory.
 

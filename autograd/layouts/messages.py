@@ -337,7 +337,8 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
         array, layout = (x.array, x.layout) if isinstance(x, Labelled) else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
     named = ((op.operand_name(i), x) for i, x in enumerate(xs))
-    mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""
+    may_be_mixed = isinstance(error, TypeError | AttributeError) or "device" in str(error)
+    mixed = mixed_devices(op.name, named) if may_be_mixed else ""
     if mixed:
         raise DeviceError(mixed) from error
     missing = unavailable(error)

@@ -242,8 +242,15 @@ minimum = op(
 )  # fmt: skip
 
 
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if not hasattr(condition, "dtype"):  # CuPy takes no number for it
+        like = next((v for v in (x, y) if device_of(v) != "cpu"), None)
+        condition = condition if like is None else np.full_like(like, condition, bool, shape=())
+    return np.where(condition, x, y)
+
+
 where: Primitive = op(
-    "where", "S a a", np.where,
+    "where", "S a a", _where,
     (None, lambda ct, y, c, a, b: where(c, ct, zero_like(ct)), lambda ct, y, c, a, b: where(c, zero_like(ct), ct)),
     saves="0", dims=broadcast, operands="condition x y",
 )  # fmt: skip

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
-from ..arrays.device import is_inexact
+from ..arrays.device import device_of, is_inexact
 from ..arrays.half import epsilon
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
@@ -94,8 +94,16 @@ def _solution_shape(a: Any, b: Any, *shapes: Shape) -> Shape:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
 
 
+@wraps(np.linalg.solve)
+def _solution(a: Any, b: Any, *shapes: Shape) -> Any:
+    if device_of(a) != "cpu" and b.ndim > 1 and a.shape[:-2] != b.shape[:-2]:  # CuPy does not broadcast batches
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    return np.linalg.solve(a, b)
+
+
 _solve_op: Primitive = op(
-    "solve", "N a", by_shape(lambda a, b, *shapes: np.linalg.solve(a, b), _solution_shape),
+    "solve", "N a", by_shape(_solution, _solution_shape),
     (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
      lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
     saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),
@@ -107,7 +115,7 @@ def solved(a: Any, b: Any) -> Any:
     return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
 
 
-@instead_of(np.linalg.solve)
+@instead_of(_solution)
 def solve(a: Any, b: Any) -> Any:
     """Return the `x` with ``a @ x == b``, where `b` is one vector (one dimension) or matrices.
 

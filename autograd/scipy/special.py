@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import runtime_of
 from ..engine.primitive import Primitive, op
 from ..errors import typed_errors
 from ..layouts.broadcasting import broadcast
@@ -29,7 +30,13 @@ def _polygamma_of(n: Any, x: Any) -> Any:
     if not isinstance(n, int | np.integer):
         return _special.polygamma(n, x)
     n = int(n)  # DLMF 5.15.1: a multiple of the Hurwitz zeta function
-    return ((-1) ** (n + 1) * math.factorial(n)) * _special.zeta(n + 1, x) if n else _special.psi(x)
+    return ((-1) ** (n + 1) * math.factorial(n)) * _zeta(n + 1, x) if n else _special.psi(x)
+
+
+def _zeta(s: Any, x: Any) -> Any:
+    """The Hurwitz zeta function. SciPy's calls a ufunc under another name, by which CuPy does not find its own."""
+    runtime = runtime_of(type(x))
+    return (_special if runtime is None else runtime.special()).zeta(s, x)
 
 
 _polygamma = op(

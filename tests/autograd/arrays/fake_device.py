@@ -267,6 +267,10 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         for word in KEYWORDS_ABSENT_FROM_CUPY.get(name, ()):
             if word in kwargs:
                 raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
+        if name == "where" and not hasattr(args[0], "astype"):
+            raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
+        if name == "linalg.solve" and args[0].shape[:-2] != args[1].shape[:-2]:
+            raise numpy.linalg.LinAlgError("solve: CuPy does not broadcast the batches of its operands")
         words = {k: _inside(v) for k, v in kwargs.items()}
         inside = [_key(x) if name in COPIES_HOST_ARRAYS else _inside(x) for x in args]
         result = function(*inside, **words)
@@ -353,6 +357,16 @@ def _interface(self: DeviceArray) -> dict[str, Any]:
 DeviceArray.__cuda_array_interface__ = property(_interface)  # type: ignore[attr-defined]
 
 
+class _Special:
+    """The functions that are missing among the ufuncs of `scipy.special`."""
+
+    @staticmethod
+    def zeta(s: float, x: DeviceArray) -> DeviceArray:
+        from scipy.special import zeta
+
+        return _wrap(zeta(s, _inside(x)))
+
+
 class FakeRuntime:
     """The runtime of the simulated device. Kernels run on the CPU; streams are those of `fake_streams`."""
 
@@ -423,6 +437,9 @@ class FakeRuntime:
     def matmul(self, a: Any, b: Any) -> Any:
         y = a @ b  # of bfloat16 NumPy's is float32, and cuBLAS's is not
         return y.astype(a.dtype) if a.dtype == b.dtype and y.dtype.itemsize != a.dtype.itemsize else y
+
+    def special(self) -> Any:
+        return _Special
 
     def memory(self) -> Memory:
         return Memory(memory.live_bytes, memory.peak_bytes, 1 << 40, 1 << 40)

@@ -21,7 +21,7 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
-from autograd import arrays, ops
+from autograd import arrays, nn, ops
 from autograd.arrays import cuda
 from autograd.arrays.cupy_functions import (
     ABSENT_FROM_CUPY,
@@ -49,6 +49,17 @@ def test_arrays_of_the_gpu_are_told_from_the_hosts() -> None:
     assert gpu.values(gpu.move([1.0, 2.0])).tolist() == [1, 2]
     with pytest.raises(AssertionError, match="not on the device"):
         gpu.values(numpy.ones(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_WHY), reason=f"{_WHY}: the operations run on the fake device only")
+def test_subnormal_numbers_of_float32_are_zero_on_a_gpu() -> None:
+    """CuPy compiles all kernels so. The guide of GPUs says it."""
+    gpu = Gpu()
+    for dtype, small in ((numpy.float32, 1e-40), (numpy.float64, 1e-310), (numpy.float16, 1e-6)):
+        x = gpu.move(numpy.full(64, small, dtype))
+        for y in (ag.tensor(x) * 2, nn.dropout(ag.tensor(x), 0.5, key=ag.random.Key(1))):
+            assert bool(gpu.values(y).any()) == (dtype != numpy.float32), dtype
 
 
 # -- every operation -------------------------------------------------------------------------------------------------
@@ -174,6 +185,11 @@ WITH_ARRAYS: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     "power": (lambda a, b: a**b + b**a, [numpy.arange(1.0, 4.0)], [numpy.full(3, 2.5)]),
     "numpy scalars": (lambda a: numpy.float64(2) * a + numpy.float64(1), [numpy.arange(3.0)], []),
     "ties": (np.max, [numpy.array([1.0, 2.0, 2.0])], []),
+    "where of one truth value": (lambda a, b: np.where(False, a, b), [numpy.ones(3), numpy.zeros(3)], []),
+    "fmin with a number": (lambda a: np.fmin(a, 1.5), [numpy.arange(3.0)], []),
+    "fmax with a number": (lambda a: np.fmax(1.5, a), [numpy.arange(3.0)], []),
+    "solve, one matrix for a batch": (np.linalg.solve, [numpy.eye(2) * 2, numpy.ones((3, 2, 1))], []),
+    "solve, one right side for a batch": (np.linalg.solve, [numpy.eye(2) * [[[2]], [[3]]], numpy.ones((2, 1))], []),
 }
 
 
@@ -196,6 +212,29 @@ def test_operations_with_arrays_of_the_device(name: str, wrapped: bool, there: D
     several = isinstance(found, tuple)
     for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
         numpy.testing.assert_allclose(there.values(a), b)
+
+
+MIXED: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "matmul": (ops.matmul, [numpy.ones((2, 3)), numpy.ones((3, 2))]),
+    "matmul of batches": (ops.matmul, [numpy.ones((4, 2, 3)), numpy.ones((4, 3, 2))]),
+    "linear": (ops.linear, [numpy.ones((2, 3)), numpy.ones((3, 2)), numpy.ones(2)]),
+    "attention": (ops.attention, [numpy.ones((1, 2, 3, 16), numpy.float32)] * 3),
+    "norm": (lambda x, w: ops.layer_norm(x, w, w), [numpy.ones((2, 3)), numpy.ones(3)]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.usefixtures("compiler_of_kernels")
+def test_operands_on_two_devices(name: str, there: Device) -> None:
+    """Also after a call whose operands are on one: launches are prepared then."""
+    f, args = MIXED[name]
+    f(*map(there.move, args))
+    for i in range(len(args)):
+        given = [a if i == k else there.move(a) for k, a in enumerate(args)]
+        with pytest.raises(ag.DeviceError, match="on different devices"):
+            f(*given)
+        with pytest.raises(ag.DeviceError, match="on different devices"):
+            f(*map(ag.tensor, given))
 
 
 def test_second_derivatives_on_the_device(there: Device) -> None:

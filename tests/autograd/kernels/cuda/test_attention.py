@@ -27,6 +27,8 @@ Array = Any
 
 TOLERANCES = {"float64": 1e-13, "float32": 2e-6, "tf32": 3e-3, "float16": 3e-3, "bfloat16": 2.4e-2}
 """Errors relative to the largest element: some roundings of operands; of TF32 and float16 2^-11, of bfloat16 2^-8."""
+TOWARDS_ZERO = 3e-5
+"""In float32 on a GPU: tensor cores may round sums towards zero. The error of rows of 128 elements is then 1.7e-5."""
 KEYS = 130
 ROWS_THAT_SEE_NOTHING = 60
 
@@ -157,6 +159,8 @@ def check(
     wanted: Sequence[bool] = (True,) * 3,
 ) -> None:  # fmt: skip
     """Forward and backward on the device against the host's kernel in float64."""
+    if there.name == "cupy" and dtype == numpy.float32:
+        tolerance = max(tolerance, TOWARDS_ZERO)
     xs = [x if x.dtype == bool else x.astype(dtype) for x in xs]
     exact = tuple(x if x.dtype == bool else x.astype(float) for x in xs)
     with numpy.errstate(all="ignore"):
