@@ -9,13 +9,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from autograd.arrays.runtime import Program
+
 from . import quick, summary
 from .autograd.arrays.devices import Gpu
-from .autograd.kernels.cuda.on_cpu import WHY_NOT
+from .autograd.kernels.cuda import on_cpu
 
 # One thread per process, before NumPy is loaded here or in a worker: several tests and their ranks run at a time, and
 # threads of BLAS that wait for work take the cores from them.
@@ -43,6 +45,22 @@ def _code_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _quick_tests_compile_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a run of the quick tests a C++ compiler is an error, and no compiler is loaded at the end."""
+    if request.config.option.markexpr == "quick":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(on_cpu, "library", _no_compiler)
+            yield
+        assert not {"numba", "llvmlite.binding"} & set(sys.modules), "a quick test has loaded a compiler"
+    else:
+        yield
+
+
+def _no_compiler(program: Program) -> NoReturn:
+    raise AssertionError(f"a quick test builds {program.name} with a C++ compiler: list it in LONG of tests/quick.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _environment_of_ranks() -> Iterator[None]:
     """The environment of the processes that tests start.
 
@@ -62,14 +80,16 @@ def _environment_of_ranks() -> Iterator[None]:
 def compiler_of_kernels(request: pytest.FixtureRequest) -> None:
     """Skip a test whose kernels run on the CPU where there is no compiler for it. On a GPU none is needed."""
     given = getattr(request.node, "callspec", None)
-    if WHY_NOT and not any(isinstance(each, Gpu) for each in (given.params.values() if given else ())):
-        pytest.skip(WHY_NOT)
+    if on_cpu.WHY_NOT and not any(isinstance(each, Gpu) for each in (given.params.values() if given else ())):
+        pytest.skip(on_cpu.WHY_NOT)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print where every thread is on SIGUSR1, for a run that hangs. ``-m quick`` alone collects no other tests."""
-    if config.option.markexpr == "quick" and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        config.args = quick.paths()
+    """Print where every thread is on SIGUSR1, for a run that hangs. ``-m quick`` compiles nothing, see `quick`."""
+    if config.option.markexpr == "quick":
+        os.environ["RINGTAPE_COMPILED"] = "0"
+        if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            config.args = quick.paths()
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
 

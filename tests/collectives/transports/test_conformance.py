@@ -61,7 +61,7 @@ def run_on_processes(ranks: int, dtypes: str, *over: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "dtypes"), [
-    (1, conformance.DTYPES), (3, conformance.FEW),
+    (1, conformance.DTYPES), pytest.param(3, conformance.FEW, id="3"),
     pytest.param(2, conformance.FEW, marks=pytest.mark.slow),
     pytest.param(2, conformance.DTYPES, marks=pytest.mark.slow),
     pytest.param(3, conformance.DTYPES, marks=pytest.mark.slow),
