@@ -29,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # forgets an import is still seen. `parallel` would hide it, because it loads modules of the other packages.
 _OF_PROGRAMS = ("autograd.numpy", "collectives")
 
+# Those of ranks have the layers, too, whose imports take 0.2 s: each of them also runs by itself, or is of the tests.
 # mpi4py loads MPI only when `mpi4py.MPI` is imported.
-_OF_RANKS = (*_OF_PROGRAMS, "autograd.nn", "autograd.optim", "collectives.job.supervisor_client", "mpi4py", "pytest")
+_OF_RANKS = (*_OF_PROGRAMS, "autograd.nn", "autograd.optim", "collectives.job.supervisor_client", "mpi4py",
+             "parallel.trainer", "parallel.checkpoint", "pytest")  # fmt: skip
 
 
 def run_program(
@@ -54,14 +56,38 @@ def run_program(
     ------
     subprocess.TimeoutExpired
     """
-    command = [name, *arguments]
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull) as nothing:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        with open(out, "w") as out_file, open(err, "w") as err_file:
-            files = [file.fileno() for file in (nothing, out_file, err_file)]
+    parent = _parent("-W", "error", modules=_OF_PROGRAMS)
+    return _run(parent, code, [name, *arguments], os.getcwd(), "", limit_s, environment)
+
+
+def run_file(path: Path, *arguments: str, limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a file to its end; see `run_program`."""
+    return run_program(path.read_text(), str(path), *arguments, limit_s=limit_s, **environment)
+
+
+def run_python(
+    *arguments: str, folder: Path = ROOT, typed: str = "", limit_s: float = 100, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m module ...``, ``python -c code ...`` or ``python file ...`` to its end; see `run_program`.
+
+    It runs in `folder` and reads `typed`. ringtape's variables are read anew.
+    """
+    code, command = (arguments[1], ["-c", *arguments[2:]]) if arguments[0] == "-c" else (None, list(arguments))
+    environment.setdefault("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+    return _run(_parent(modules=_OF_RANKS), code, command, str(folder), typed, limit_s, environment)
+
+
+def _run(
+    parent: _Parent, code: str | None, command: list[str], cwd: str, typed: str, limit_s: float,
+    environment: dict[str, str],
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        read, out, err = Path(folder, "in"), Path(folder, "out"), Path(folder, "err")
+        read.write_text(typed)
+        with open(read) as in_file, open(out, "w") as out_file, open(err, "w") as err_file:
+            files = [file.fileno() for file in (in_file, out_file, err_file)]
             variables = {os.fsencode(key): os.fsencode(value) for key, value in {**os.environ, **environment}.items()}
-            parent = _parent("-W", "error", modules=_OF_PROGRAMS)
-            connection = parent.ask((code, command, variables, os.getcwd()), files)
+            connection = parent.ask((code, command, variables, cwd), files)
         with connection:
             connection.settimeout(limit_s)
             try:
@@ -75,11 +101,6 @@ def run_program(
             raise RuntimeError("the parent of the forks has ended, before a program or with it; stderr says why")
         status = os.waitstatus_to_exitcode(int.from_bytes(answer, "little"))
         return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
-
-
-def run_file(path: Path, *arguments: str, limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a file to its end; see `run_program`."""
-    return run_program(path.read_text(), str(path), *arguments, limit_s=limit_s, **environment)
 
 
 @contextmanager

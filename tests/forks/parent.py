@@ -120,9 +120,12 @@ def run(program: Program) -> None:
     for descriptor, file in enumerate(streams):
         os.dup2(file, descriptor)
         os.close(file)
-    if others:  # a rank: these two read the environment when they are imported
+    if is_of_ranks:  # these two read the environment when they are imported
         for name in ("collectives.checks.modes", "collectives"):
             importlib.reload(sys.modules[name])
+        if os.environ.get("RINGTAPE_COMPILED") == "0":
+            for cached in (compiled._loops, compiled._found):
+                cached.cache_clear()
     for file in others:
         number = int(os.environ["PMI_FD"])
         os.dup2(file, number)
@@ -173,6 +176,10 @@ def keep_loaded(modules: dict[str, types.ModuleType]) -> None:
 
 for name in sys.argv[2:]:
     importlib.import_module(name)
+if is_of_ranks := "collectives.job.supervisor_client" in sys.modules:
+    from autograd.kernels import compiled
+
+    compiled.load()  # Numba and its loops, which would take each rank with an optimizer half a second
 loaded = {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
 atexit.register(keep_loaded, loaded)
 gc.freeze()  # a collection in a fork would copy all pages of the parent

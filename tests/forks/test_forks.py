@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..collectives.launch import find_mpiexec, launch_command
-from . import run_file, run_program
+from . import run_file, run_program, run_python
 
 PROGRAMS = {
     "output": "import sys\nprint('out')\nprint('err', file=sys.stderr)\nassert sys.stdin.read() == ''",
@@ -115,3 +116,23 @@ def test_ranks_that_hang_are_killed(rank: list[str]) -> None:
     assert done.is_late
     pids = [int(line.split()[1]) for line in done.out.splitlines()]
     assert len(pids) == 2 and not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_arguments_of_python(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import os, sys\nprint(sys.argv, input(), os.getcwd(), __name__)")
+    for start, name in ((("-m", "beside"), str(tmp_path / "beside.py")), (("beside.py",), "beside.py"),
+                        (("-c", "import beside, sys; print(sys.argv)"), "-c")):  # fmt: skip
+        done = run_python(*start, "more", folder=tmp_path, typed="typed\n")
+        first = [name, "more"], "typed", str(tmp_path), "beside" if name == "-c" else "__main__"
+        assert done.stdout.splitlines()[0] == " ".join(map(str, first)), done
+
+
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_the_variables_of_the_library_are_read(compiled: str) -> None:
+    text = """
+from autograd.kernels.compiled import load
+from collectives.checks.modes import check_mode
+print(check_mode(), load() > 0)
+"""
+    done = run_python("-c", text, RINGTAPE_CHECK="always", RINGTAPE_COMPILED=compiled)
+    assert done.stdout == f"always {compiled == '1' and importlib.util.find_spec('numba') is not None}\n", done

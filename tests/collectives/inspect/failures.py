@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..launch import ROOT, Outcome, launch
+from ...forks import run_python
+from ..launch import Outcome, launch
 
 __all__ = ["FAULTS", "Case", "Verdict", "case_of", "judged"]
 
@@ -84,8 +84,7 @@ def case_of(seed: int) -> Case:
 
 
 def replayed(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "collectives", "replay", str(folder), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python("-m", "collectives", "replay", str(folder), *options, limit_s=200)
     return done.stdout + done.stderr
 
 

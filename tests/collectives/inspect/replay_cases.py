@@ -8,9 +8,8 @@ the data, on 2 to 5 ranks.
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..launch import QUIET, ROOT, find_mpiexec
+from ...forks import run_python
+from ..launch import launch_command
 
 PROGRAMS = Path(__file__).parent / "programs"
 RANKS = (2, 3, 4, 5)
@@ -101,21 +101,10 @@ class Told(NamedTuple):
         return self.status != 0 and "differ" in self.out
 
 
-def environment(**variables: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **QUIET, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **variables}
-
-
-def ran(command: list[str], folder: Path, **variables: str) -> Told:
-    done = subprocess.run(
-        command, cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return Told(done.returncode, done.stdout + done.stderr)
-
-
 def replayed(record: Path, folder: Path, *options: str, **variables: str) -> Told:
-    return ran([sys.executable, "-m", "collectives", "replay", str(record), *options], folder, **variables)
+    arguments = ("-m", "collectives", "replay", str(record), *options)
+    done = run_python(*arguments, folder=folder, limit_s=LIMIT_S, **variables)
+    return Told(done.returncode, done.stdout + done.stderr)
 
 
 def recorded(folder: Path, ranks: int, kind: str, program: str, argument: str, **variables: str) -> Path:
@@ -127,8 +116,9 @@ def recorded(folder: Path, ranks: int, kind: str, program: str, argument: str, *
     record = folder / "run.rtr"
     if argument != "block":
         variables |= {"RINGTAPE_RECORD": str(record), "RINGTAPE_RECORD_DATA": str(int(kind == "data"))}
-    told = ran([find_mpiexec(), "-n", str(ranks), sys.executable, program, argument], folder, **variables)
-    assert told.status == 0, told.out
+    with contextlib.chdir(folder):
+        done = launch_command([program, argument], ranks, limit_s=LIMIT_S, **variables)
+    assert done.code == 0, done.out + done.err
     return record
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from collectives.transports.replays.replaying import replaying
 from collectives.transports.request import Request
 
 from ... import summary
+from ...forks import run_python
 from . import replay_cases
 
 
@@ -253,31 +252,24 @@ THREADS = """
 """
 
 
-def command(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *options], cwd=folder, env=replay_cases.environment(**variables), capture_output=True,
-        text=True, timeout=200, check=False,
-    )  # fmt: skip
-
-
 def test_several_runs_places_and_operations_of_one_side(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(THREADS))
     for name in ("", "more"):
-        done = command(tmp_path, "program.py", *[name] * bool(name), RINGTAPE_RECORD=f"run{name}")
+        done = run_python("program.py", *[name] * bool(name), folder=tmp_path, RINGTAPE_RECORD=f"run{name}")
         assert done.returncode == 0, done.stderr
     replay = ("-m", "collectives", "replay", "run")
-    done = command(tmp_path, *replay)
+    done = run_python(*replay, folder=tmp_path)
     assert done.returncode == 0 and "differ" not in done.stdout + done.stderr, done.stdout + done.stderr
     for place, says in (("99", "ended after 0 steps"), ("operation:99", "ended after 3 operations"),
                         ("program.py:10", "ended before it came to this line")):  # fmt: skip
-        done = command(tmp_path, *replay, "--to", place)
+        done = run_python(*replay, "--to", place, folder=tmp_path)
         assert done.returncode == 2 and f"replay: --to {place} was not reached: the program {says}" in done.stderr
     for one, two, where in (("run", "runmore", "runmore"), ("runmore", "run", "runmore")):
-        done = command(tmp_path, *replay[:3], one, "--first-difference", two)
+        done = run_python(*replay[:3], one, "--first-difference", two, folder=tmp_path)
         assert done.returncode == 1, done.stdout + done.stderr
         assert f"replay: first: only in {where}: forward add at program.py:10, on rank 0" in done.stdout, done.stdout
-    done = command(tmp_path, *replay, "--", "more")
+    done = run_python(*replay, "--", "more", folder=tmp_path)
     assert done.returncode == 0 and "changed since the record: the arguments" in done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,7 @@ from collectives.transports.program_facts import changed_variables
 from collectives.transports.record_file import _BODY, _MARK, _SIZE, CALL, TEXT, RecordWriter, read_record
 from collectives.transports.replays.recorded import Record
 
-from . import replay_cases
+from ...forks import run_python
 
 
 def digest(path: Path) -> str:
@@ -158,10 +156,7 @@ def test_only_the_variables_of_ringtape_come_from_a_record(tmp_path: Path) -> No
     }  # fmt: skip
     record = written(tmp_path, environment=given)
     assert Record(record).any["environment"] == {"RINGTAPE_CHECK": "always", "OMP_NUM_THREADS": "3"}
-    done = subprocess.run(
-        [sys.executable, "-m", "collectives", "replay", record], cwd=tmp_path, env=replay_cases.environment(),
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    done = run_python("-m", "collectives", "replay", record, folder=tmp_path)
     assert "ran ['one']" in done.stdout, done.stderr
     assert "'RINGTAPE_CHECK': 'always'" in done.stdout and "'OMP_NUM_THREADS': '3'" in done.stdout
     assert "evil" not in done.stdout.replace(record, "") and "kill" not in done.stdout

@@ -33,6 +33,7 @@ from collectives.transports.replays.recorded import Record
 from collectives.transports.replays.replaying import replaying
 from parallel import DataParallel, TopK, checkpoint
 
+from ...forks import run_python
 from ..launch import ROOT, launch
 
 
@@ -319,9 +320,8 @@ AT = next(n for n, line in enumerate(LINES, 1) if 'fault == "nan"' in line)
 
 
 # -- ranks that were processes ----------------------------------------------------------------------------------------
-def replayed(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "collectives", "replay", str(folder), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+def replayed(folder: Path, *options: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return run_python("-m", "collectives", "replay", str(folder), *options, typed=typed)
 
 
 def lines(text: str) -> list[str]:
@@ -366,9 +366,8 @@ def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
     variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": "1"}
     done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, **variables)
     assert done.code != 0
-    command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
     typed = f"b {AT}\nc\np ('at', step, rank)\nq\n"
-    told = subprocess.run(command, cwd=ROOT, input=typed, capture_output=True, text=True, timeout=100, check=False)
+    told = replayed(tmp_path / "run", "--rank", "1", "--pdb", typed=typed)
     assert "replay_program.py(1)<module>()" in told.stdout and "('at', 0, 1)" in told.stdout, told.stdout + told.stderr
 
 
@@ -388,10 +387,8 @@ def test_a_replay_stops_at_a_step_a_line_or_an_operation(data: str, tmp_path: Pa
         done = replayed(tmp_path / "run", "--to", "tomorrow")
         assert done.returncode == 2 and "replay: --to 'tomorrow' was given; needed: a step" in done.stderr, done.stderr
         return
-    command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
-    command += ["--to", "2"]
-    told = subprocess.run(command, cwd=ROOT, input="p ('at', step, rank)\nq\n", capture_output=True, text=True,
-                          timeout=100, check=False)  # fmt: skip
+    typed = "p ('at', step, rank)\nq\n"
+    told = replayed(tmp_path / "run", "--rank", "1", "--pdb", "--to", "2", typed=typed)
     assert "('at', 1, 1)" in told.stdout, told.stdout + told.stderr
 
 
