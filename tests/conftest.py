@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import hashlib
 import os
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +22,8 @@ from . import quick, summary
 from .autograd.arrays.devices import Gpu
 from .autograd.kernels.cuda import on_cpu
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # One thread per process, before NumPy is loaded here or in a worker: several tests and their ranks run at a time, and
 # threads of BLAS that wait for work take the cores from them.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -29,18 +34,28 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # tests start would otherwise compile all modules again, which takes most of their start. Workers inherit the variables.
 if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
+    sys.pycache_prefix = str(ROOT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _code_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The store of compiled loops: one for this run, which its processes share, as many tests compile the same."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "code"
+@pytest.fixture(scope="session")
+def _stores_of_code() -> Path:
+    """A folder for compiled loops that all runs share, until a file changes that makes the code."""
+    files = sorted(path for folder in ("compiler", "kernels") for path in (ROOT / "autograd" / folder).glob("*.py"))
+    key = hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    folder = ROOT / ".pytest_cache" / "code"
+    for other in folder.glob("*"):
+        if other.name != key and other.stat().st_mtime < time.time() - 86_400:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder / key
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _store_of_code(_stores_of_code: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The store of compiled loops: one for each file of tests, as the loops of all are too many for one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RINGTAPE_CODE", str(folder))
+        patch.setenv("RINGTAPE_CODE", str(_stores_of_code / request.path.stem))
         yield
 
 
