@@ -92,6 +92,17 @@ def _environment_of_ranks() -> Iterator[None]:
 
 
 @pytest.fixture
+def ranks_mode() -> Iterator[None]:
+    """All checks on, under which no rank waits inside MPI."""
+    from collectives.checks import modes
+
+    mode = modes.check_mode()
+    modes.set_check("ranks")
+    yield
+    modes.set_check(mode)
+
+
+@pytest.fixture
 def compiler_of_kernels(request: pytest.FixtureRequest) -> None:
     """Skip a test whose kernels run on the CPU where there is no compiler for it. On a GPU none is needed."""
     given = getattr(request.node, "callspec", None)

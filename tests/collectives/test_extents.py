@@ -19,6 +19,7 @@ from collectives import I, P, R, Shard, V
 from parallel import DataParallel
 from parallel.verify import verify
 
+from ..on_mesh import on
 from .launch import launch
 
 X = numpy.random.default_rng(0).standard_normal((12, 2))
@@ -30,14 +31,6 @@ DIVISIONS = [(5, 4, 3), (0, 12, 0), (1, 0, 11), (4, 4, 4), (6, 6, 0)]
 def part(whole: numpy.ndarray, extents: Any, rank: int, dim: int = 0) -> numpy.ndarray:
     start = sum(extents[:rank])
     return whole[(slice(None),) * dim + (slice(start, start + extents[rank]),)]
-
-
-def on(ranks: int, body: Callable[..., Any], **axes: int) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**(axes or {"dp": ranks})) as mesh:
-            return body(mesh)
-
-    return cc.run(program, ranks)
 
 
 def serial() -> tuple[float, numpy.ndarray]:

@@ -12,16 +12,8 @@ import collectives as cc
 from autograd.errors import AbsentError, LayoutError, MeshError, ReplicaMismatch, SavedArrayError, TapeError
 from collectives import I, P, R, Rooted, Shard, V
 
+from ..on_mesh import on_mesh
 from .launch import launch
-
-
-def on_mesh(program: Any, **sizes: int) -> list[Any]:
-    def rank_main() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, int(np.prod(list(sizes.values()))))
-
 
 # -- out ---------------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ import collectives as cc
 from autograd import nn, optim
 from collectives import Shard, V
 
+from ..on_mesh import on_mesh
+
 pytestmark = pytest.mark.timeout(60)
 W, B = np.arange(15.0).reshape(5, 3), np.arange(5.0)
 
@@ -36,14 +38,6 @@ class Column(nn.Module):
         return ag.Parameter(part, {"tp": Shard(0)}, global_shape=whole.shape)
 
 
-def on(body: Any, **sizes: int) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return body(mesh)
-
-    return cc.run(program, int(np.prod(list(sizes.values()))))
-
-
 def is_right(model: Column, factor: float = 1.0) -> bool:
     same = (model.weight.numpy() == Column(factor).weight.numpy()).all() and (model.bias.numpy() == factor * B).all()
     return bool(same)
@@ -62,12 +56,12 @@ def test_a_checkpoint_is_loaded_on_any_number_of_ranks(tmp_path: Path, saved: di
         nn.save(Column(1.0), path)
         return load(mesh)  # the file is complete when save returns
 
-    assert all(on(save, **saved))
+    assert all(on_mesh(save, **saved))
     assert os.listdir(tmp_path) == ["model.npz"]
     with np.load(path) as file:
         assert sorted(file.files) == ["bias", "weight"] and (file["weight"] == W).all()
     for sizes in ({"tp": 1}, {"tp": 4}, {"dp": 3}):
-        assert all(on(load, **sizes))
+        assert all(on_mesh(load, **sizes))
 
 
 def test_rank_0_alone_writes_a_replicated_model_and_no_part_of_a_sharded_one(tmp_path: Path) -> None:
@@ -75,20 +69,20 @@ def test_rank_0_alone_writes_a_replicated_model_and_no_part_of_a_sharded_one(tmp
         if int(mesh.ranks.rank) == 0:
             nn.save(Column(1.0), tmp_path / "model.npz")
 
-    on(save, dp=2)
+    on_mesh(save, dp=2)
     assert os.listdir(tmp_path) == ["model.npz"]
     os.remove(tmp_path / "model.npz")
     with pytest.raises(cc.DeadlockError, match="gathers the parts of a Shard, so that all ranks call it"):
-        on(save, tp=2)
+        on_mesh(save, tp=2)
 
     def trains_on(mesh: Any) -> None:
         save(mesh)
         cc.all_reduce(ag.tensor([1.0]), "tp")
 
     with pytest.raises(cc.CollectiveMismatch, match=r"Column.state_dict\(weight\), which gathers the parts of a Shard"):
-        on(trains_on, tp=2)
+        on_mesh(trains_on, tp=2)
     with pytest.raises(cc.CommunicationError):
-        on(lambda mesh: pickle.dumps(Column(1.0).state_dict()) if int(mesh.ranks.rank) == 0 else None, tp=2)
+        on_mesh(lambda mesh: pickle.dumps(Column(1.0).state_dict()) if int(mesh.ranks.rank) == 0 else None, tp=2)
     assert os.listdir(tmp_path) == []
 
 
@@ -104,7 +98,7 @@ def test_a_state_that_is_pickled_is_whole(tmp_path: Path) -> None:
         model.load_state_dict(pickle.loads(path.read_bytes()))
         return is_right(model)
 
-    assert all(on(program, tp=2))
+    assert all(on_mesh(program, tp=2))
 
 
 def test_the_part_of_one_rank_is_refused_where_the_whole_is_needed() -> None:
@@ -121,7 +115,7 @@ def test_the_part_of_one_rank_is_refused_where_the_whole_is_needed() -> None:
             Holder(ag.Parameter(part, {"tp": Shard(0)})).load_state_dict({"w": W})
         return str(error.value), part.shape
 
-    for text, shape in on(program, tp=2):
+    for text, shape in on_mesh(program, tp=2):
         assert f"weight has shape {shape}; needed: (5, 3), the shape of the whole value" in text
         for word in ("tp: Shard(0)", "part of another rank", "fix: the whole value", "test_sharded_checkpoints.py:"):
             assert word in text
@@ -142,7 +136,7 @@ def test_two_axes_divide_one_dimension() -> None:
         model.load_state_dict({"w": whole + 1})
         return bool((model.w.numpy() == sharded.numpy() + 1).all())
 
-    assert all(on(program, a=2, b=3))
+    assert all(on_mesh(program, a=2, b=3))
 
 
 def test_outside_of_the_mesh_the_parts_are_out_of_reach(tmp_path: Path) -> None:
@@ -173,10 +167,10 @@ def test_an_optimizer_goes_on_on_another_number_of_ranks() -> None:
             optimizer.step()
         return model.state_dict(), optimizer.state_dict()
 
-    serial = on(lambda mesh: train(train(None, mesh), mesh), dp=1)[0]
-    halfway = on(lambda mesh: train(None, mesh), tp=2)
+    serial = on_mesh(lambda mesh: train(train(None, mesh), mesh), dp=1)[0]
+    halfway = on_mesh(lambda mesh: train(None, mesh), tp=2)
     for state in halfway:
-        for found in on(lambda mesh, state=state: train(state, mesh), tp=3):
+        for found in on_mesh(lambda mesh, state=state: train(state, mesh), tp=3):
             for name in ("weight", "bias"):
                 np.testing.assert_allclose(found[0][name], serial[0][name], rtol=1e-12)
             for mine, right in zip(found[1]["first"], serial[1]["first"], strict=True):
@@ -201,7 +195,7 @@ def test_the_values_of_another_rank_are_refused(tmp_path: Path) -> None:
             return str(error)
         return ""
 
-    texts = on(program, pp=3)
+    texts = on_mesh(program, pp=3)
     assert sum("so nothing was changed on any rank" in text for text in texts) == 1
     assert all("fix: a path for each rank" in text for text in texts)
 
@@ -214,5 +208,5 @@ def test_a_writer_that_fails_is_named_on_all_ranks(tmp_path: Path) -> None:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    first, second = on(program, tp=2)
+    first, second = on_mesh(program, tp=2)
     assert first.startswith("WriteError") and "save: rank 0 could not write the file" in second

@@ -212,11 +212,6 @@ def components(edges: Mapping[str, set[str]]) -> list[set[str]]:
 # -- the library -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(ROOT)
-
-
 def refuse(imports: Iterable[Import], what: str) -> None:
     """Fail with every import, one a line."""
     lines = [str(found) for found in imports]

@@ -22,11 +22,6 @@ from .test_architecture import Library
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(ROOT)
-
-
-@pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library and its examples without the extras."""
     folder = tmp_path_factory.mktemp("core")

@@ -11,8 +11,7 @@ from .test_architecture import ROOT, Library
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def test_every_room_has_quick_tests() -> None:
-    library = Library(ROOT)
+def test_every_room_has_quick_tests(library: Library) -> None:
     folders = {library.room(module) for module in library.files if library.files[module].parent != ROOT}
     rooms = {room for room in folders if library.is_package(room)} | {
         f"{path.parent.relative_to(ROOT)}".replace("/", ".") for path in library.files.values()

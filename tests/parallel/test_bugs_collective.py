@@ -7,7 +7,6 @@ mended one has the gradient of the serial program. The last one is a bug inside 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -18,13 +17,13 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim
 from collectives import I, R, V
-from collectives.checks import modes
 from collectives.ops.parts import ALL_GATHER, REDUCE_SCATTER
 from parallel import DataParallel
 
 from ..proofs.cases import prove_exact, prove_refused
 from .test_bugs import Bug, draw, grads, mine, whole
 
+pytestmark = pytest.mark.usefixtures("ranks_mode")
 RANKS = 3
 BUGS: dict[str, Bug] = {}
 
@@ -32,14 +31,6 @@ BUGS: dict[str, Bug] = {}
 def row(kind: type[Bug]) -> type[Bug]:
     BUGS[kind.__name__.lower()] = kind()
     return kind
-
-
-@pytest.fixture(autouse=True)
-def ranks_mode() -> Iterator[None]:
-    mode = modes.check_mode()
-    cc.check("ranks")
-    yield
-    cc.check(mode)
 
 
 def regression(mesh: cc.Mesh, w: Any) -> Any:

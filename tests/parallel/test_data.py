@@ -14,18 +14,10 @@ import collectives as cc
 from autograd import nn, optim, random
 from parallel import DataParallel, enter
 
+from ..on_mesh import on
+
 RANKS = [1, 2, 3, 5]
 FEATURES, CLASSES = 6, 4
-
-
-def on_ranks(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    """Run a program inside a mesh of one axis, 'dp'."""
-
-    def rank_main() -> Any:
-        with cc.Mesh(dp=-1) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
 
 
 def make_model() -> nn.Module:
@@ -88,7 +80,7 @@ def test_gradients_equal_serial(ranks: int, rows: int) -> None:
         return gradients_of(model)
 
     expected = serial_gradients(make_model(), rows)
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, expected)
 
 
@@ -113,7 +105,7 @@ def test_two_backward_passes_accumulate(ranks: int) -> None:
             tape.backward(loss)
         return gradients_of(model)
 
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, serial_gradients(make_model(), 17))
 
 
@@ -128,7 +120,7 @@ def test_a_backward_that_starts_from_partial(ranks: int) -> None:
         tape.backward(loss)
         return gradients_of(model)
 
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, serial_gradients(make_model(), 9))
 
 
@@ -180,7 +172,7 @@ def test_unused_everywhere_is_none_and_unused_here_counts_zero(ranks: int) -> No
         return gradients_of(model)
 
     expected = {"always": values.sum(axis=0), "here": values[user] ** 2, "never": None}
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, expected)
 
 
@@ -203,7 +195,7 @@ def test_a_rank_whose_loss_depends_on_no_parameter(ranks: int) -> None:
         tape.backward(loss)
         return gradients_of(model)
 
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, {"weight": (ranks - 1) * np.array([1.0, 2.0])})
 
 
@@ -220,7 +212,7 @@ def test_momentum_does_not_move_a_parameter_that_is_unused_everywhere(ranks: int
             optimizer.step()
         return [p.numpy().copy() for p in model.parameters()]
 
-    for always, here, never in on_ranks(ranks, program):
+    for always, here, never in on(ranks, program):
         assert not np.array_equal(always, [1.0, 2.0])
         assert np.array_equal(here, [3.0, 5.0])
         assert np.array_equal(never, [7.0])
@@ -257,7 +249,7 @@ def test_a_tied_parameter_enters_once(ranks: int) -> None:
     with ag.Tape() as tape:
         loss = (model(make_batch(8)[0]) ** 2).sum()
     tape.backward(loss)
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         assert_same(ours, gradients_of(model))
 
 
@@ -276,7 +268,7 @@ def test_no_grad_forward(ranks: int) -> None:
         assert all(p.grad is None for p in model.parameters())
         return cc.all_gather(y, "dp").numpy()
 
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         np.testing.assert_allclose(ours, make_model()(make_batch(7)[0]).numpy(), rtol=1e-13)
 
 
@@ -315,7 +307,7 @@ def test_hessian_vector_product_equals_serial(ranks: int) -> None:
 
     expected = ag.grad(along(ag.grad(serial_function), v))(w)
     assert np.linalg.norm(expected) > 1
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -329,7 +321,7 @@ def test_forward_mode_equals_serial(ranks: int) -> None:
         return y.item(), dy.item()
 
     expected = [float(a) for a in ag.jvp(serial_function, (w,), (v,))]
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         np.testing.assert_allclose(ours, expected, rtol=1e-12)
 
 
@@ -342,7 +334,7 @@ def test_forward_over_reverse_equals_serial(ranks: int) -> None:
         return ag.jvp(ag.grad(distributed_function(mesh)), (start,), (direction,))[1].numpy()
 
     expected = ag.jvp(ag.grad(serial_function), (w,), (v,))[1]
-    for ours in on_ranks(ranks, program):
+    for ours in on(ranks, program):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -357,7 +349,7 @@ def failures(ranks: int, kind: type[Exception], program: Callable[[cc.Mesh], Any
             program(mesh)
         return str(info.value)
 
-    return on_ranks(ranks, caught)
+    return on(ranks, caught)
 
 
 def test_recorded_on_one_rank_only_is_an_error_on_all() -> None:
@@ -458,7 +450,7 @@ def test_the_module_has_its_parameters_back_after_an_error() -> None:
             model(ag.tensor(np.ones((2, FEATURES + 1))))
         assert [id(p) for p in inner.parameters()] == [id(p) for p in before]
 
-    on_ranks(2, program)
+    on(2, program)
 
 
 def test_a_module_without_parameters() -> None:

@@ -35,6 +35,8 @@ from parallel import (
 from parallel.pipeline import Pipeline
 from tests.collectives.launch import launch_command
 
+from ..on_mesh import on
+
 ROWS = np.random.default_rng(0).standard_normal((30, 6))
 LABELS = (ROWS.sum(1) > 0).astype(int)
 
@@ -233,14 +235,6 @@ RUNS: dict[str, Callable[[cc.Mesh], Run]] = {
     **{f"Trainer {axis}": lambda mesh, axis=axis: Trained(mesh, axis) for axis in ("dp", "tp", "pp")},
     "Trainer zero": lambda mesh: Trained(mesh, "dp", 3),
 }  # fmt: skip
-
-
-def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    def rank_main() -> Any:
-        with cc.Mesh(dp=ranks) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
 
 
 def made(name: str, mesh: cc.Mesh, seed: int = 0) -> Run:

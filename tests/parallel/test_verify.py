@@ -17,17 +17,9 @@ from collectives.transports.threads.communicator import LocalWorld
 from parallel import DataParallel
 from parallel.verify import Compared, Report, VerifyError, verify
 
+from ..on_mesh import on
+
 X = np.random.default_rng(0).normal(size=(7, 6))
-
-
-def on_ranks(ranks: int, program: Callable[[cc.Mesh], Any], **sizes: int) -> list[Any]:
-    """Run a program inside a mesh, of one axis 'dp' if no sizes are given."""
-
-    def rank_main() -> Any:
-        with cc.Mesh(**(sizes or {"dp": -1})) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
 
 
 def make_model(dtype: Any = float) -> nn.Module:
@@ -48,7 +40,7 @@ def mean_loss(model: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
 def test_a_right_model_passes_and_all_ranks_have_the_same_report(ranks: int) -> None:
-    reports = on_ranks(ranks, lambda mesh: verify(DataParallel(make_model(), "dp"), mean_loss, share()))
+    reports = on(ranks, lambda mesh: verify(DataParallel(make_model(), "dp"), mean_loss, share()))
     report = reports[0]
     assert all(other == report for other in reports)
     assert report.require() is report
@@ -69,7 +61,7 @@ def test_the_serial_norms_are_those_of_an_independent_run() -> None:
     with ag.Tape() as tape:
         loss = (model(X) ** 2).sum() / len(X)
     tape.backward(loss)
-    report = on_ranks(3, lambda mesh: verify(DataParallel(make_model(), "dp"), mean_loss, share()))[0]
+    report = on(3, lambda mesh: verify(DataParallel(make_model(), "dp"), mean_loss, share()))[0]
     for g, p in zip(report.gradients, model.parameters(), strict=True):
         assert p.grad is not None and g.serial_norm is not None
         assert math.isclose(g.serial_norm, float(np.linalg.norm(p.grad.numpy())), rel_tol=1e-14)
@@ -81,14 +73,14 @@ def test_a_loss_that_is_invariant_already() -> None:
     def program(mesh: cc.Mesh) -> Report:
         return verify(make_model(), mean_loss, ag.tensor(X, layout={"dp": cc.I}))
 
-    assert on_ranks(2, program)[0].passed
+    assert on(2, program)[0].passed
 
 
 def test_float32_is_compared_with_float64() -> None:
     def program(mesh: cc.Mesh) -> Report:
         return verify(DataParallel(make_model(np.float32), "dp"), mean_loss, share(dtype=np.float32))
 
-    report = on_ranks(2, program)[0]
+    report = on(2, program)[0]
     assert report.passed
     assert report.tolerance == 1e-5
     assert 1e-9 < report.largest < 1e-5  # a serial run in float32 too might have agreed to the last bit
@@ -111,7 +103,7 @@ def test_nothing_of_the_program_is_changed() -> None:
         assert random.get_state() == key
         assert cc.current_mesh() is mesh
 
-    on_ranks(2, program)
+    on(2, program)
 
 
 class Noisy(nn.Module):
@@ -125,7 +117,7 @@ class Noisy(nn.Module):
 
 
 def test_random_numbers_are_replayed() -> None:
-    assert on_ranks(2, lambda mesh: verify(DataParallel(Noisy(), "dp"), mean_loss, share()))[0].passed
+    assert on(2, lambda mesh: verify(DataParallel(Noisy(), "dp"), mean_loss, share()))[0].passed
 
 
 class Tied(nn.Module):
@@ -143,7 +135,7 @@ class Tied(nn.Module):
 
 
 def test_tied_and_unused_parameters() -> None:
-    report = on_ranks(3, lambda mesh: verify(DataParallel(Tied(), "dp"), mean_loss, share()))[0].require()
+    report = on(3, lambda mesh: verify(DataParallel(Tied(), "dp"), mean_loss, share()))[0].require()
     assert [(g.name, g.norm is None, g.serial_norm is None) for g in report.gradients] == [
         ("layers.0.weight", False, False),
         ("unused", True, True),
@@ -158,7 +150,7 @@ def test_a_wrapped_module_inside_another() -> None:
                               DataParallel(nn.Linear(5, 4, dtype=float), "dp"))  # fmt: skip
         return verify(model, mean_loss, share())
 
-    assert on_ranks(3, program)[0].require().largest < 1e-14
+    assert on(3, program)[0].require().largest < 1e-14
 
 
 # -- what must not pass -----------------------------------------------------------------------------------------------
@@ -193,7 +185,7 @@ def test_mistakes_are_found_and_named(mistake: str) -> None:
     def program(mesh: cc.Mesh) -> Report:
         return verify(Wrong(mistake, mesh.ranks.rank), mean_loss, share())
 
-    reports = on_ranks(3, program)
+    reports = on(3, program)
     assert all(other == reports[0] for other in reports)
     weight, bias = reports[0].gradients
     assert math.isclose(reports[0].loss, reports[0].serial_loss, rel_tol=1e-12)  # the loss says nothing
@@ -207,7 +199,7 @@ def test_mistakes_are_found_and_named(mistake: str) -> None:
 
 
 def test_without_a_mistake_the_same_model_passes() -> None:
-    assert on_ranks(3, lambda mesh: verify(Wrong("", mesh.ranks.rank), mean_loss, share()))[0].passed
+    assert on(3, lambda mesh: verify(Wrong("", mesh.ranks.rank), mean_loss, share()))[0].passed
 
 
 @pytest.mark.parametrize("wrong_rank", [0, 2])
@@ -225,7 +217,7 @@ def test_the_worst_copy_counts(wrong_rank: int) -> None:
         factor = 2.0 if mesh.ranks.rank == wrong_rank else 1.0
         return verify(Repeated(factor), mean_loss, ag.tensor(X, layout={"dp": cc.I}))
 
-    for report in on_ranks(3, program):
+    for report in on(3, program):
         assert math.isclose(report.largest, 3.0)
 
 
@@ -237,7 +229,7 @@ def test_a_parameter_that_only_one_of_the_two_runs_uses() -> None:
         def forward(self, x: Any) -> Any:
             return x * self.a if x.layout is None else x * self.a + 0.0 * (x * self.b)
 
-    report = on_ranks(2, lambda mesh: verify(DataParallel(Half(), "dp"), mean_loss, share()))[0]
+    report = on(2, lambda mesh: verify(DataParallel(Half(), "dp"), mean_loss, share()))[0]
     a, b = report.gradients
     assert a.difference < 1e-14
     assert (b.norm, b.serial_norm, b.difference) == (0.0, None, math.inf)
@@ -250,7 +242,7 @@ def test_not_a_number_does_not_pass() -> None:
         bad[0, 0] = np.nan
         return verify(DataParallel(make_model(), "dp"), mean_loss, share(bad))
 
-    assert not on_ranks(2, program)[0].passed
+    assert not on(2, program)[0].passed
 
 
 def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
@@ -264,7 +256,7 @@ def test_a_gradient_that_vanishes_is_measured_by_the_others() -> None:
             y = x * self.a
             return (y * self.b - y * 0.1 * self.b - y * 0.9 * self.b) * 1e-8 + y
 
-    report = on_ranks(3, lambda mesh: verify(DataParallel(Cancels(), "dp"), mean_loss, share()))[0]
+    report = on(3, lambda mesh: verify(DataParallel(Cancels(), "dp"), mean_loss, share()))[0]
     a, b = report.gradients
     assert a.serial_norm is not None and b.norm is not None and b.serial_norm is not None
     assert 0 < b.serial_norm < 1e-18 * a.serial_norm
@@ -305,7 +297,7 @@ def column_report(factor: float = 1.0, twin: bool = False) -> Report:
 
     cc.check("off")  # the ranks would compare the factor
     try:
-        reports = on_ranks(6, program, dp=2, tp=3)
+        reports = on(6, program, dp=2, tp=3)
     finally:
         cc.check("first")
     assert all(other == reports[0] for other in reports)
@@ -340,7 +332,7 @@ def refused(kind: type[Exception], program: Callable[[cc.Mesh], Any], ranks: int
             program(mesh)
         return "\n".join([str(info.value), *getattr(info.value, "__notes__", [])])
 
-    return on_ranks(ranks, caught)[0]
+    return on(ranks, caught)[0]
 
 
 def test_a_batch_without_a_whole_is_refused() -> None:
@@ -410,7 +402,7 @@ def test_a_factor_of_the_number_of_ranks_is_found(scaled: str) -> None:
     def loss(model: Any, x: Any) -> Any:
         return mean_loss(model, x) * (cc.world().size if scaled == "loss" else 1)
 
-    for report in on_ranks(3, lambda mesh: verify(DataParallel(Scaled(), "dp"), loss, share())):
+    for report in on(3, lambda mesh: verify(DataParallel(Scaled(), "dp"), loss, share())):
         assert not report.passed
         # the factor of the model is squared in the loss, and counts 9 times where the outputs are large
         assert "<-- differs: 3 times too large: the size of axis 'dp'" in str(report) or scaled == "model"
@@ -436,4 +428,4 @@ def test_a_loss_that_communicates_is_refused_by_the_serial_run() -> None:
         return cc.all_reduce(mean_loss(model, x), "dp", to=cc.I)
 
     with pytest.raises(cc.MeshError, match="verify: the serial run, on one rank and without a mesh"):
-        on_ranks(2, lambda mesh: verify(DataParallel(make_model(), "dp"), loss, share()))
+        on(2, lambda mesh: verify(DataParallel(make_model(), "dp"), loss, share()))

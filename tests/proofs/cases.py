@@ -7,7 +7,6 @@ mesh whose axes have size 1. A job on threads takes 10 ms, so each row has its o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,8 @@ import numpy
 
 import collectives as cc
 from autograd.errors import RingtapeError
+
+from ..on_mesh import on_mesh
 
 __all__ = ["Case", "prove_exact", "prove_refused"]
 
@@ -78,10 +79,10 @@ def prove_refused(case: Case, axes: Mapping[str, int] | None = None) -> list[str
         return str(error)
 
     if case.on_every_rank:
-        found = _on(axes or case.axes, caught)
+        found = on_mesh(caught, **axes or case.axes)
     else:
         try:
-            gradients = _on(axes or case.axes, wrong)
+            gradients = on_mesh(wrong, **axes or case.axes)
         except RingtapeError as error:
             found = [told(error)]
         else:
@@ -99,7 +100,7 @@ def prove_exact(case: Case, axes: Mapping[str, int] | None = None) -> list[set[s
     """
     assert case.right is not None
     names = []
-    for found in _on(axes or case.axes, case.right):
+    for found in on_mesh(case.right, **axes or case.axes):
         gradients, serial = found if isinstance(found, tuple) else (found, case.serial)
         expected = serial()
         assert gradients.keys() <= expected.keys()
@@ -113,11 +114,3 @@ def prove_exact(case: Case, axes: Mapping[str, int] | None = None) -> list[set[s
     return names
 
 
-def _on(axes: Mapping[str, int], program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    """The results of a program on all ranks of a mesh."""
-
-    def main() -> Any:
-        with cc.Mesh(**axes) as mesh:
-            return program(mesh)
-
-    return cc.run(main, math.prod(axes.values()))

@@ -15,16 +15,10 @@ from autograd import nn, optim, random
 from collectives import I, R, Shard, V
 from parallel import DataParallel
 
+from ...on_mesh import on_mesh
+
 pytestmark = pytest.mark.timeout(60)
 Half = np.float16
-
-
-def on(body: Any, **sizes: int) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return body(mesh)
-
-    return cc.run(program, math.prod(sizes.values()))
 
 
 def backward(opt: Any, make: Any) -> None:
@@ -264,7 +258,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(kind: str, ranks: int) ->
             done.append((opt.step(), opt.scaler.value, b.numpy()[0].item()))
         return done, None if kind.startswith("Rooted") else w.numpy()[0].item()
 
-    results = on(body, a=ranks)
+    results = on_mesh(body, a=ranks)
     assert len({str(done) for done, _ in results}) == 1
     (first, scale, b0), (second, halved, b1), (third, _, b2) = results[0][0]
     assert (first, second, third) == (True, False, True)
@@ -286,7 +280,7 @@ def test_sums_of_float16_gradients_are_rounded_once(ranks: int) -> None:
         return w.grad.numpy()
 
     expected = parts.astype(np.float32).sum(axis=0).astype(Half)
-    for ours in on(body, dp=ranks):
+    for ours in on_mesh(body, dp=ranks):
         np.testing.assert_array_equal(ours, expected)
 
 
@@ -298,8 +292,8 @@ def test_a_sum_over_the_ranks_that_overflows_is_seen_by_all() -> None:
         backward(opt, lambda: cc.all_reduce((cc.cast(w, "dp", to=R) * one).sum(), "dp", to=I))
         return opt.step()
 
-    assert on(body, dp=2) == [False, False]
-    assert on(body, dp=1) == [True]
+    assert on_mesh(body, dp=2) == [False, False]
+    assert on_mesh(body, dp=1) == [True]
 
 
 def test_the_master_weights_of_parts_and_their_state_are_those_of_the_whole() -> None:
@@ -317,8 +311,8 @@ def test_the_master_weights_of_parts_and_their_state_are_those_of_the_whole() ->
         opt.load_state_dict(saved)
         return w.numpy(), b.numpy(), saved["masters"]
 
-    ((whole, b, masters),) = on(body, tp=1)
-    results = on(body, tp=3)
+    ((whole, b, masters),) = on_mesh(body, tp=1)
+    results = on_mesh(body, tp=3)
     np.testing.assert_allclose(np.concatenate([w for w, _, _ in results]), whole, rtol=2e-3)
     for _, own, state in results:
         np.testing.assert_allclose(own, b, rtol=2e-3)
@@ -337,7 +331,7 @@ def test_ranks_with_different_scales_are_told() -> None:
             opt.step()
 
     with pytest.raises(cc.ReplicaMismatch):
-        on(body, dp=2)
+        on_mesh(body, dp=2)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -364,7 +358,7 @@ def test_float16_with_masters_learns_what_float32_learns(ranks: int) -> None:
             opt.step()
         return float(loss.item())
 
-    (wide,) = on(lambda mesh: body(mesh, np.dtype(np.float32)), dp=1)
-    losses = on(body, dp=ranks)
+    (wide,) = on_mesh(lambda mesh: body(mesh, np.dtype(np.float32)), dp=1)
+    losses = on_mesh(body, dp=ranks)
     assert len(set(losses)) == 1 and wide < 0.2
     assert abs(losses[0] - wide) < 0.02 * max(wide, 0.1) + 2e-3

@@ -14,6 +14,8 @@ from autograd import optim
 from collectives import I, R, Rooted, Shard, V
 from collectives.checks import modes
 
+from ...on_mesh import on_mesh
+
 pytestmark = pytest.mark.timeout(60)
 A, B, C = np.arange(1.0, 8.0), np.arange(3.0), np.arange(4.0) - 1.5
 
@@ -28,14 +30,6 @@ def parameters(mesh: Any) -> list[ag.Parameter]:
     ]  # fmt: skip
 
 
-def on(body: Any, **sizes: int) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return body(mesh)
-
-    return cc.run(program, math.prod(sizes.values()))
-
-
 @pytest.mark.parametrize("size", [1.0, 1e200, 1e-200])
 @pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, math.inf])
 def test_the_norm_is_that_of_all_elements_together(order: float, size: float) -> None:
@@ -48,7 +42,7 @@ def test_the_norm_is_that_of_all_elements_together(order: float, size: float) ->
             p.data = p.data * size
         return optim.global_norm(given, order)
 
-    found = on(norm, dp=2, tp=3)
+    found = on_mesh(norm, dp=2, tp=3)
     assert len(set(found)) == 1
     assert math.isclose(found[0], float(np.linalg.norm(whole, order)) * size, rel_tol=1e-12)
 
@@ -62,7 +56,7 @@ def test_a_gradient_that_one_rank_lacks_is_no_hang() -> None:
         v.grad = ag.tensor(B.copy(), {"dp": I})  # clipped in place
         return optim.clip_grad_norm_([w, v], 1.0)
 
-    assert on(body, dp=2) == [pytest.approx(math.sqrt(4 * 5.0 + 5.0))] * 2
+    assert on_mesh(body, dp=2) == [pytest.approx(math.sqrt(4 * 5.0 + 5.0))] * 2
 
 
 def clip(norm: Any) -> Any:
@@ -79,7 +73,7 @@ def clip(norm: Any) -> Any:
             total = optim.clip_grad_norm_([w, b], 1.0, norm=norm)
         return total, w.grad.numpy(), b.grad.numpy()  # type: ignore[union-attr]
 
-    return on(body, tp=2)
+    return on_mesh(body, tp=2)
 
 
 def counts_copies_twice(gradients: Any, order: float) -> float:
@@ -151,7 +145,7 @@ def test_clipping_a_mix_of_layouts_counts_each_logical_element_once(order: float
         found = optim.clip_grad_norm_(ps, 1.0, order)
         return found, [None if p.grad is None else p.grad.numpy().copy() for p in ps], [g for g, _ in given]
 
-    for found, clipped, given in on(body, dp=2, tp=3):
+    for found, clipped, given in on_mesh(body, dp=2, tp=3):
         assert math.isclose(found, norm, rel_tol=1e-12)
         assert clipped[-1] is None
         for have, g in zip(clipped[:-1], given, strict=False):
@@ -180,7 +174,7 @@ def test_a_rooted_parameter_is_stepped_by_its_root_alone(make: Any) -> None:
             optimizer.step()
         return w.numpy()
 
-    np.testing.assert_allclose(on(body, pp=3)[1], on(alone, pp=1)[0], rtol=1e-12)
+    np.testing.assert_allclose(on_mesh(body, pp=3)[1], on_mesh(alone, pp=1)[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("make", [lambda p: optim.LARS(p, 0.1), lambda p: optim.LAMB(p, 0.1)])
@@ -196,8 +190,8 @@ def test_large_batch_optimizers_of_parts_are_those_of_the_whole(make: Any) -> No
             optimizer.step()
         return w.numpy()
 
-    (serial,) = on(body, tp=1)
-    np.testing.assert_allclose(np.concatenate(on(body, tp=3)), serial, rtol=1e-12)
+    (serial,) = on_mesh(body, tp=1)
+    np.testing.assert_allclose(np.concatenate(on_mesh(body, tp=3)), serial, rtol=1e-12)
 
 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, np.inf])

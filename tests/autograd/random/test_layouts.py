@@ -16,6 +16,8 @@ from autograd.errors import DtypeError, LayoutError, MeshError, RingtapeError, S
 from autograd.layouts.layout import C, D, I, Label, P, R, Rooted, Shard, V
 from collectives.ops.headers import read, write
 
+from ...on_mesh import on_mesh
+
 KEY = random.Key(5, "draw", 2)
 DRAWS = {
     "uniform": lambda key, shape: random.uniform(key, shape, low=-1, high=2, dtype="float32"),
@@ -23,16 +25,6 @@ DRAWS = {
     "bernoulli": lambda key, shape: random.bernoulli(key, shape, 0.3),
     "integers": lambda key, shape: random.integers(key, shape, -4, 9),
 }
-
-
-def on(axes: dict[str, int], body: Any) -> list[Any]:
-    """What `body(mesh)` returns on every rank of a mesh of threads."""
-
-    def program() -> Any:
-        with cc.Mesh(**axes) as mesh:
-            return body(mesh)
-
-    return cc.run(program, int(numpy.prod(list(axes.values()))))
 
 
 def part(shape: tuple[int, ...], labels: dict[str, Label], mesh: cc.Mesh) -> numpy.ndarray:
@@ -69,7 +61,7 @@ def test_a_draw_for_a_tensor_is_its_part_of_one_logical_draw(name: str, axes: An
         numpy.testing.assert_array_equal(drawn.numpy(), flat[places])
         return True
 
-    assert all(on(axes, body))
+    assert all(on_mesh(body, **axes))
 
 
 def test_a_draw_for_what_operations_made_of_a_part() -> None:
@@ -82,7 +74,7 @@ def test_a_draw_for_what_operations_made_of_a_part() -> None:
         drawn = random.normal(KEY, y)
         return drawn.numpy(), drawn.layout["dp"]
 
-    found = on({"dp": 3}, body)
+    found = on_mesh(body, dp=3)
     numpy.testing.assert_array_equal(numpy.concatenate([array for array, _ in found], axis=1), whole)
     assert all(label == Shard(1) for _, label in found)
 
@@ -96,7 +88,7 @@ def test_no_draw_for_values_without_a_place(name: str) -> None:
         return str(error.value)
 
     for axes in ({"dp": 1, "tp": 1}, {"dp": 2, "tp": 2}):
-        for text in on(axes, body):
+        for text in on_mesh(body, **axes):
             for word in (f"{name}(key, x: f64[2,3] {{dp: V, tp: Shard(1)}})", "axis 'dp'", "different values (Varying)",
                          "fix: key.along('dp')", "cc.from_local(x, {'dp': Shard(0)})", "test_layouts.py:"):  # fmt: skip
                 assert word in text
@@ -114,7 +106,7 @@ def test_a_key_along_an_axis_differs_there_and_nowhere_else() -> None:
         numpy.testing.assert_array_equal(random.integers(KEY.along("dp"), 3, 0, 99), counts.numpy()[0])
         return along.numpy().tolist(), random.permutation(KEY.along("dp"), 20).tolist()
 
-    found = on({"dp": 3, "tp": 2}, body)
+    found = on_mesh(body, dp=3, tp=2)
     normals, orders = [x for x, _ in found], [x for _, x in found]
     for values in (normals, orders):
         assert values[0] == values[1] and values[2] == values[3] and values[4] == values[5]
@@ -191,7 +183,7 @@ def refusals(body: Any) -> list[str]:
             body(mesh)
         return str(error.value)
 
-    return on({"dp": 1}, refused) + on({"dp": 3}, refused)
+    return on_mesh(refused, dp=1) + on_mesh(refused, dp=3)
 
 
 @pytest.mark.parametrize("use", [
@@ -245,7 +237,7 @@ def test_dropout_is_the_same_on_any_number_of_ranks(ranks: int) -> None:
         summed = cc.all_reduce(nn.dropout(addend, 0.4, key=KEY), "dp", to=R).numpy()
         return nn.dropout(part_of_x, 0.4, key=KEY).numpy(), same, summed
 
-    found = on({"dp": ranks}, body)
+    found = on_mesh(body, dp=ranks)
     numpy.testing.assert_array_equal(numpy.concatenate([a for a, _, _ in found]), serial)
     for _, same, summed in found:
         numpy.testing.assert_array_equal(same, serial)
@@ -255,7 +247,7 @@ def test_dropout_is_the_same_on_any_number_of_ranks(ranks: int) -> None:
 def test_dropout_of_values_without_a_place() -> None:
     for text in refusals(lambda mesh: nn.dropout(numpy.ones((2, 3)), 0.5, key=KEY)):
         assert "dropout(key, x: f64[2,3] {dp: V})" in text and "key.along('dp')" in text
-    found = on({"dp": 3}, lambda mesh: nn.Dropout(0.5, along="dp")(numpy.ones((4, 8))).numpy().tolist())
+    found = on_mesh(lambda mesh: nn.Dropout(0.5, along="dp")(numpy.ones((4, 8))).numpy().tolist(), dp=3)
     assert len({str(x) for x in found}) == 3
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,10 @@ from collectives import I, R, V
 from collectives.checks import modes, sanitizer
 from collectives.job.deadlock import deadlocked, verdict_text
 
+from ...on_mesh import on_mesh
 from ..launch import Outcome, launch
 
-pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def ranks_mode() -> Iterator[None]:
-    mode = modes.check_mode()
-    cc.check("ranks")
-    yield
-    cc.check(mode)
-
-
-def run(body: Callable[[Any], Any], **sizes: int) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return body(mesh)
-
-    return cc.run(program, int(np.prod(list(sizes.values()))))
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("ranks_mode")]
 
 
 def told(kind: type, body: Callable[[Any], Any], **sizes: int) -> list[str]:
@@ -50,7 +35,7 @@ def told(kind: type, body: Callable[[Any], Any], **sizes: int) -> list[str]:
             return str(error)
         return ""
 
-    return run(caught, **sizes)
+    return on_mesh(caught, **sizes)
 
 
 def line(offset: int = 0) -> str:
@@ -97,7 +82,7 @@ def test_an_operand_that_differs_along_another_axis_than_the_calls() -> None:
             return str(error)
         return ""
 
-    for text in run(body, a=2, b=2):
+    for text in on_mesh(body, a=2, b=2):
         assert "all_reduce(x: f64[2] {a: I, b: V})" in text
         assert "along 'a@" in text
 
@@ -120,7 +105,7 @@ def test_a_line_that_ranks_pass_a_different_number_of_times_is_no_mismatch() -> 
             ag.constant([5.0])
         return float(cc.all_reduce(ag.tensor(1.0), "a"))
 
-    assert run(body, a=3) == [3.0] * 3
+    assert on_mesh(body, a=3) == [3.0] * 3
 
 
 def test_what_goes_in_without_calls_along_the_axis_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +116,7 @@ def test_what_goes_in_without_calls_along_the_axis_is_bounded(monkeypatch: pytes
             ag.constant(1.0)
         return len(mesh.axis("a").group.checks.copies)
 
-    assert run(body, a=2) == [sanitizer.MOST] * 2
+    assert on_mesh(body, a=2) == [sanitizer.MOST] * 2
 
 
 # -- call sites ----------------------------------------------------------------------------------------------------
@@ -187,7 +172,7 @@ def test_roots_may_stand_at_a_line_of_their_own() -> None:
             return cc.broadcast(ag.tensor([7.0]), "a").numpy().tolist()
         return cc.broadcast(None, "a").numpy().tolist()
 
-    assert run(body, a=3) == [[7.0]] * 3
+    assert on_mesh(body, a=3) == [[7.0]] * 3
 
 
 def test_a_mismatch_in_a_backward_sweep_names_the_line_of_backward() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,7 @@ from collectives.declaration.collective import Collective, collectives
 from ..launch import launch
 from .wrapped_cases import RIGHT, WRONG, same, shift, total
 
-
-@pytest.fixture(autouse=True)
-def registry_as_it_was() -> Iterator[None]:
-    before = dict(collectives)
-    yield
-    collectives.clear()
-    collectives.update(before)
+pytestmark = pytest.mark.usefixtures("registry_as_it_was")
 
 
 def ring(by: int, use_world_rank: bool = False) -> Callable[[Any, Call], Any]:

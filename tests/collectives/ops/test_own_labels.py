@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +14,8 @@ from collectives import I, P, R, V
 from collectives.declaration.call import Call
 from collectives.declaration.collective import Collective, collectives
 
+pytestmark = pytest.mark.usefixtures("registry_as_it_was")
 Rule = Callable[[Any, Call], Any]
-
-
-@pytest.fixture(autouse=True)
-def registry_as_it_was() -> Iterator[None]:
-    before = dict(collectives)
-    yield
-    collectives.clear()
-    collectives.update(before)
 
 
 def summed(x: Any, call: Call) -> Any:

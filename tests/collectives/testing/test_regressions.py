@@ -12,13 +12,7 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I, P, R, Rooted, Shard, V
 
-
-def on(ranks: int, program: Any, **sizes: int) -> list[Any]:
-    def main() -> Any:
-        with cc.Mesh(**sizes) as mesh:
-            return program(mesh)
-
-    return cc.run(main, ranks)
+from ...on_mesh import on
 
 
 def test_a_replicated_operand_of_a_rooted_result_gets_nothing_off_the_root() -> None:

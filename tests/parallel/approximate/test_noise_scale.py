@@ -16,6 +16,8 @@ from parallel import DataParallel
 from parallel.approximate.noise_scale import NoiseScale, gradient_noise_scale
 from parallel.approximate.quantised import Float16
 
+from ...on_mesh import on
+
 pytestmark = pytest.mark.timeout(60)
 FEATURES = 4
 
@@ -36,14 +38,6 @@ def mean_gradient(x: Any, y: Any) -> Any:
         loss = nn.cross_entropy(model(ag.tensor(x)), y)
     tape.backward(loss)
     return np.concatenate([p.grad.numpy().ravel() for p in model.parameters() if p.grad is not None])
-
-
-def on_ranks(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    def rank_main() -> Any:
-        with cc.Mesh(dp=-1) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
 
 
 def measure(mesh: cc.Mesh, noise: NoiseScale, rows: list[int], factor: Any = 1.0, **options: Any) -> DataParallel:
@@ -76,7 +70,7 @@ def test_the_estimates_are_those_of_the_ranks_gradients(ranks: int, rows: list[i
         pair = gradient_noise_scale(norms, [len(part[0]) for part in parts], whole, n)
         sums, weight = 0.8 * sums + np.array(pair), 0.8 * weight + 1
     expected = sums / weight
-    for g, s, value, state in on_ranks(ranks, program):
+    for g, s, value, state in on(ranks, program):
         np.testing.assert_allclose([g, s], expected, rtol=1e-10)
         assert value == (s / g if g > 0 else math.inf)
         again = NoiseScale()
@@ -101,7 +95,7 @@ def test_microbatches_count_as_one_batch() -> None:
         measure(mesh, whole, [12])
         return noise.gradient_sq, noise.variance, whole.gradient_sq, whole.variance
 
-    for g, s, whole_g, whole_s in on_ranks(2, program):
+    for g, s, whole_g, whole_s in on(2, program):
         np.testing.assert_allclose([g, s], [whole_g, whole_s], rtol=1e-10)
 
 
@@ -112,7 +106,7 @@ def test_a_factor_of_the_loss_does_not_change_the_scale() -> None:
         measure(mesh, other, [8, 8, 8], factor=1024.0)
         return one.value, other.value
 
-    (one, other), *_ = on_ranks(2, program)
+    (one, other), *_ = on(2, program)
     assert math.isclose(one, other, rel_tol=1e-12)
 
 
@@ -151,8 +145,8 @@ def test_one_process_has_nothing_to_estimate_and_a_compression_may_be_wrapped() 
             np.testing.assert_array_equal(p.grad.numpy(), q.grad.numpy())
         return noise.value
 
-    assert math.isnan(on_ranks(1, program)[0])
-    assert all(math.isfinite(value) or value == math.inf for value in on_ranks(2, program))
+    assert math.isnan(on(1, program)[0])
+    assert all(math.isfinite(value) or value == math.inf for value in on(2, program))
 
 
 def test_an_overflow_and_a_rank_alone_are_left_out() -> None:
@@ -165,7 +159,7 @@ def test_an_overflow_and_a_rank_alone_are_left_out() -> None:
         measure(mesh, noise, [8])
         return noise.variance
 
-    assert all(math.isfinite(value) for value in on_ranks(3, program))
+    assert all(math.isfinite(value) for value in on(3, program))
 
 
 def test_what_is_refused() -> None:
@@ -182,11 +176,11 @@ def test_what_is_refused() -> None:
         return program
 
     with pytest.raises(ag.OptionError, match="global_rows=4 was given, and the ranks have 8 rows together"):
-        on_ranks(2, wrong(lambda x: 4))
+        on(2, wrong(lambda x: 4))
     with pytest.raises(ag.LayoutError, match=r"global_rows(.|\n)*fix: x.global_shape\[0\]"):
-        on_ranks(2, wrong(lambda x: x.shape[0]))
+        on(2, wrong(lambda x: x.shape[0]))
     with pytest.raises(ag.OptionError, match="loss_scale"):
-        on_ranks(2, wrong(lambda x: 8, loss_scale=math.nan))
+        on(2, wrong(lambda x: 8, loss_scale=math.nan))
     with pytest.raises(ag.ArgumentError, match=r"needed: an object with reduce\(bucket, group\)"):
         NoiseScale("exact")  # type: ignore[arg-type]
     with pytest.raises(ag.OptionError, match="decay"):

@@ -35,19 +35,13 @@ from parallel import DataParallel, checkpoint
 from parallel.checkpoint import disk, saving
 from parallel.checkpoint.checkpoints import Checkpoints
 
+from ...on_mesh import on
+
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
 def model(width: int = 4) -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, width, dtype=float), nn.Linear(width, 2, dtype=float))
-
-
-def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    def rank_main() -> Any:
-        with cc.Mesh(dp=ranks) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
 
 
 class Half:

@@ -17,13 +17,7 @@ from autograd.engine.whole import whole_of
 from parallel import DataParallel, NoiseScale, PowerSGD, memory_of, verify
 from parallel.data.buckets import lay_out
 
-
-def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
-    def rank_main() -> Any:
-        with cc.Mesh(dp=-1) as mesh:
-            return program(mesh)
-
-    return cc.run(rank_main, ranks)
+from ...on_mesh import on
 
 
 def stack(layers: int = 4, width: int = 8) -> nn.Sequential:
