@@ -15,7 +15,7 @@ from autograd.errors import GradientWarning, ReplicaWarning, ScaleError, ScaleWa
 
 from .habits import ERROR, HABITS, MEETS, RIGHT, SILENT, UNEVEN, WARNED, Habit
 from .meshes import START, Ranks
-from .test_programs import scale
+from .test_programs import in_turn, scale
 
 CLASSES: dict[str, Any] = {WARNED: ScaleWarning, UNEVEN: GradientWarning, MEETS: ReplicaWarning}
 
@@ -54,8 +54,7 @@ def off(row: Habit, n: int, found: dict[str, Any]) -> float:
     return worst
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
-@pytest.mark.parametrize("name", HABITS)
+@pytest.mark.parametrize(("name", "n"), in_turn(dict.fromkeys(HABITS, 5)))
 def test_habits(name: str, n: int) -> None:
     row = HABITS[name]
     with scale("off"):

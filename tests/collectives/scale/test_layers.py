@@ -13,10 +13,9 @@ import collectives as cc
 from autograd.errors import GradientWarning, RingtapeError, ScaleWarning
 
 from .layers import LAYERS, Layered
-from .test_programs import scale
+from .test_programs import in_turn, scale
 
-RANKS = (2, 3, 4, 5)
-CASES = [(name, n) for name, row in LAYERS.items() for n in RANKS[: row.most - 1]]
+MOST = {name: row.most for name, row in LAYERS.items()}
 
 
 def outcome(row: Layered, how: Any, n: int) -> tuple[list[str], list[dict[str, Any]]]:
@@ -57,7 +56,7 @@ def ratios(found: list[dict[str, Any]], serial: dict[str, Any]) -> list[Any]:
             for each in found for name, g in each.items()]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "n"), CASES)
+@pytest.mark.parametrize(("name", "n"), in_turn(MOST))
 def test_right_programs(name: str, n: int) -> None:
     row = LAYERS[name]
     serial = row.serial()
@@ -68,7 +67,7 @@ def test_right_programs(name: str, n: int) -> None:
         assert max(off(1) for off in ratios(found, serial)) <= row.close, f"{name}, {i}"
 
 
-@pytest.mark.parametrize(("name", "n"), CASES)
+@pytest.mark.parametrize(("name", "n"), in_turn(MOST))
 def test_wrong_programs(name: str, n: int) -> None:
     row = LAYERS[name]
     serial = row.serial()
@@ -87,7 +86,7 @@ def test_wrong_programs(name: str, n: int) -> None:
         assert (max(factors) > 1e-4) if wrong.factor is None else (max(factors) <= row.close), f"{name}, {i}"
 
 
-@pytest.mark.parametrize(("name", "n"), [(name, n) for name, n in CASES if LAYERS[name].silent])
+@pytest.mark.parametrize(("name", "n"), in_turn({name: most for name, most in MOST.items() if LAYERS[name].silent}))
 def test_what_stays_silent(name: str, n: int) -> None:
     row = LAYERS[name]
     serial = row.serial()
