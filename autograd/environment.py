@@ -98,6 +98,10 @@ VARIABLES: dict[str, Variable] = {
         "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"
     ),
     "RINGTAPE_RECORD_DATA": Variable("`1`: record the results of the calls, and not only their order", ("0", "1"), "0"),
+    "RINGTAPE_AUDIT": Variable(
+        "what `python -m collectives audit collect` asks of the programs that it runs: [Audit](guides/audit.md)",
+        form="JSON",
+    ),
     "RINGTAPE_START": Variable(
         "the number of this start of the job, by `parallel.launch`", default="1", form="a whole number"
     ),

@@ -90,7 +90,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name in ("inspect", "testing"):  # loaded at the first access; few programs need them
+    if name in ("audit", "inspect", "testing"):  # loaded at the first access; few programs need them
         return importlib.import_module(f"collectives.{name}")
     if name == "__version__":
         return importlib.import_module("autograd").__version__
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The names of the package, with those that are loaded at first use, for completion."""
-    return sorted({*globals(), *__all__, "inspect", "testing"})
+    return sorted({*globals(), *__all__, "audit", "inspect", "testing"})
 
 
 def _ask_mpi() -> tuple[int, int]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-TOOLS = ("doctor", "check", "show", "replay", "tune")
+TOOLS = ("doctor", "check", "show", "replay", "tune", "audit")
 
 
 def _tool(name: str) -> ModuleType | None:

@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
     ]),
     "collectives": ("communication with adjoints", [
         [
-            ("tools/", "doctor, check, show:", "commands"),
+            ("tools/, audit/", "commands; gradients", "of other libraries"),
             ("testing/", "the pairing law", "for users' collectives"),
             ("page/", "every operation of", "all ranks, in HTML"),
             ("inspect/", "dry runs, plans,", "timelines, records"),

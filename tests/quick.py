@@ -52,6 +52,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.algorithms": ("collectives/algorithms/test_algorithms.py::test_dtypes",
                                "collectives/algorithms/test_algorithms.py::test_hierarchical",
                                "collectives/algorithms/test_algorithms.py::test_planted_faults"),
+    "collectives.audit": ("collectives/audit/test_judge.py::test_a_fault_is_named[f8-twice]",),
     "collectives.faults": ("collectives/faults/test_plan.py", "collectives/faults/test_faults.py"),
     "collectives.inspect": ("collectives/inspect/test_plan.py",),
     "collectives.page": ("collectives/page/test_alignment.py", "collectives/page/test_comparison.py",
@@ -91,7 +92,8 @@ QUICK: dict[str, tuple[str, ...]] = {
 """The quick tests of each folder of the library; those of a package itself are its files at the top."""
 
 EXEMPT = {"autograd.kernels.cuda": "needs a GPU, or a C++ compiler", "autograd.kernels": "Numba compiles it",
-          "autograd.compiler": "it compiles", "autograd": "its files gather names of rooms below",
+          "autograd.compiler": "it compiles", "collectives.audit.hook": "it needs torch",
+          "autograd": "its files gather names of rooms below",
           "autograd.ops.everything": "it gathers the names of operations",
           "collectives": "its files are used by all of its rooms"}  # fmt: skip
 """Rooms without quick tests of their own, and why."""

@@ -49,6 +49,7 @@ FOUND: dict[str, str] = {
     "autograd/nn/saving.py": "file of weights",
     "autograd/nn/weights.py": "file of weights",
     "collectives/algorithms/choices.py": "table of algorithms",
+    "collectives/audit/collector.py": "steps of an audit",
     "collectives/inspect/plan.py": "page, timeline, plan",
     "collectives/inspect/timeline_report.py": "page, timeline, plan",
     "collectives/job/library_exit.py": "",  # the C library of this process

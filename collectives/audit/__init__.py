@@ -1,0 +1,18 @@
+"""An audit of distributed gradients of any library: collect what the optimizer steps are given, and judge it by values.
+
+============  ====================================================================================
+`collector`   is loaded into a program of PyTorch, and keeps gradients, parameters and updates
+`one_rank`    a process group for a run of one process with the rows of one rank
+`files`       the files of both, and the places of the pieces of parameters
+`judge`       the verdict: what is wrong, where, and how to mend it
+============  ====================================================================================
+
+``python -m collectives audit`` is the command; see the guide of audits.
+"""
+
+from .files import Cut, read_map, read_steps, write
+from .judge import Judge
+from .mesh import Mesh
+from .report import Finding, Report, Verdict
+
+__all__ = ["Cut", "Finding", "Judge", "Mesh", "Report", "Verdict", "read_map", "read_steps", "write"]
