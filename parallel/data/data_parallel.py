@@ -16,10 +16,9 @@ from autograd.engine.state import state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, typed_errors
-from autograd.nn import Module
+from autograd.nn.module import Module
 from autograd.nn.substitution import ASSIGNED, VALUES, substitutable, substituted
-from collectives import Mesh, current_mesh
-from collectives.mesh import Axis
+from collectives.mesh import Axis, Mesh, current_mesh
 
 from .buckets import Reduction
 from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry

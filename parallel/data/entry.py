@@ -15,7 +15,7 @@ from autograd.engine.tensor import Tensor, interiors
 from autograd.errors import ArgumentError, LayoutError, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
-from collectives import Mesh, current_mesh
+from collectives.mesh import Mesh, current_mesh
 from collectives.ops.joint import Joint, JointCall, OneByOne
 from collectives.ops.sums import CAST_I_TO_R
 

@@ -25,9 +25,9 @@ from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import TapeError
-from autograd.nn import Module, ModuleList, Sequential
+from autograd.nn.module import Module, ModuleList, Sequential
 from autograd.nn.substitution import interceptable, intercepted, substituted
-from collectives import current_mesh
+from collectives.mesh import current_mesh
 
 from .entry import Entry
 from .sharded import ShardedBuckets

@@ -10,7 +10,7 @@ import numpy as np
 from autograd.engine.recording import LEAF, arrays_of, op_of, options_of, result_of
 from autograd.engine.tape import Tape
 from autograd.errors import ArgumentError, typed_errors
-from autograd.nn import Module
+from autograd.nn.module import Module
 from autograd.optim import Optimizer
 
 from .data_parallel import DataParallel
