@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays.half import product
+from .arrays.products import product
 from .layouts.broadcasting import broadcast
 from .parsing import parse
 

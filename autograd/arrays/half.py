@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from .device import runtime_of
-from .products import matmul, product_of_rows
-
-__all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
+__all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LEAST_NORMAL = _SINGLE.type(2.0**-14)
 _SPACED = _SINGLE.type(0.75)
 """In float32 its neighbours are 2**-24 apart, as the subnormal numbers of float16 are."""
-_matmul: Any = np.matmul
 _add_reduce: Any = np.add.reduce  # np.sum without the overhead of its wrapper
 
 Function = Callable[..., Any]
@@ -109,19 +105,6 @@ def in_float32(function: Function) -> Function:
 
 def _rounded_to(dtype: Any, y: Any) -> Any:
     return rounded(y, dtype) if isinstance(y, _HOST) and y.dtype == _SINGLE else y
-
-
-def product(a: Any, b: Any) -> Any:
-    """Return ``a @ b``; of float16 on the CPU in float32, rounded once. On a GPU it is computed by its runtime."""
-    if a.__class__ is ndarray and b.__class__ is ndarray:
-        dtype = a.dtype
-        if dtype is not _SINGLE and dtype is not _DOUBLE and dtype == b.dtype and is_half(dtype):
-            return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)), dtype)
-        if a.ndim > 2 and b.ndim == 2 and (y := product_of_rows(a, b)) is not None:
-            return y
-    elif a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
-        return runtime.matmul(a, b)
-    return matmul(a, b)
 
 
 def total(x: ndarray, axes: int | Sequence[int] | None, keepdims: bool = False) -> Any:

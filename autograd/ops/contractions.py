@@ -10,8 +10,8 @@ import numpy as np
 from numpy import ndarray
 
 from ..arrays.device import runtime_of
-from ..arrays.half import in_float32, is_half, product
-from ..arrays.products import dot
+from ..arrays.half import in_float32, is_half
+from ..arrays.products import dot, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..kernels import on_device

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays.half import product
+from ...arrays.products import product
 from .. import Kernel
 from .columns import sum_groups
 from .program import TYPES, Launch, has_type, launch_known, program, type_name, wide

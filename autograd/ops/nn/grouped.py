@@ -21,7 +21,8 @@ import numpy as np
 
 from ...arrays.capture import checked, recorded
 from ...arrays.device import move, on_host
-from ...arrays.half import in_float32, product
+from ...arrays.half import in_float32
+from ...arrays.products import product
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS
