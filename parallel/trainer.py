@@ -19,10 +19,10 @@ from autograd.arrays.device import as_array, device_of, is_inexact, runtime_of, 
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
-from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, short, typed_errors
 from autograd.layouts.layout import I, Label, Shard, V
 from autograd.nn.saving import packed, unpacked
+from autograd.whole import whole_of
 from collectives import Mesh, World, cast, declare_partial
 from collectives.checks.sanitizer import digest_of
 from collectives.mesh import USUAL

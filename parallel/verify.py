@@ -26,7 +26,6 @@ from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.state import no_grad, outside_mesh, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.engine.whole import place_in_whole
 from autograd.errors import (
     ArgumentError,
     LayoutError,
@@ -42,6 +41,7 @@ from autograd.layouts.messages import describe
 from autograd.layouts.partition import require_agreed
 from autograd.nn import Module
 from autograd.ops.indexing import SEQUENCES
+from autograd.whole import place_in_whole
 from collectives import Mesh, World, current_mesh
 from collectives.world import replaced_world
 

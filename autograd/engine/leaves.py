@@ -25,6 +25,7 @@ from ..arrays.device import (
     to_host,
 )
 from ..arrays.half import is_half
+from ..arrays.lossless import refuse_loss
 from ..arrays.shape_only import Shaped, is_absent, shape_only
 from ..errors import (
     AbsentError,
@@ -47,7 +48,6 @@ from .recording import LEAF, Recording
 from .state import state
 from .sweep import Sweep
 from .tensor import TENSORS, Tensor, is_followed
-from .whole import refuse_loss
 
 __all__ = [
     "Constant", "Leaf", "Parameter", "Used", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",

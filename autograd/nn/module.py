@@ -26,7 +26,6 @@ from ..engine.events import listeners
 from ..engine.leaves import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..engine.whole import OwnedState, part_of, sharded_axes, whole_of
 from ..errors import (
     UNTYPED,
     ArgumentError,
@@ -44,6 +43,7 @@ from ..errors import (
 )
 from ..layouts.layout import C, Layout
 from ..random.philox import floating
+from ..whole import OwnedState, part_of, sharded_axes, whole_of
 
 __all__ = ["Module", "ModuleDict", "ModuleList", "ParameterList", "Sequential", "in_turn"]
 

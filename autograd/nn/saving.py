@@ -25,7 +25,6 @@ from ..arrays.device import is_array, to_host
 from ..arrays.plain import require_plain_array
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..engine.whole import OwnedState, sharded_axes
 from ..errors import (
     ArgumentError,
     FileError,
@@ -38,6 +37,7 @@ from ..errors import (
 )
 from ..files import replaced, replacing
 from ..layouts.layout import Layout, P, V
+from ..whole import OwnedState, sharded_axes
 from .archive import Archive, write_archive
 from .module import Module
 from .torch_names import TorchName, blocks_of, names_of, state_from, to_file

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.whole import OwnedState
 from ..errors import ArgumentError, OptionError, ShapeError, typed_errors
+from ..whole import OwnedState
 from .module import Module
 
 __all__ = ["TorchName", "blocks_of", "names_of", "state_from", "to_file", "torch_names"]

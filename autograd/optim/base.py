@@ -23,7 +23,6 @@ from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, Parameter, Used, refuse_unlabelled_update
 from ..engine.locks import step_check
 from ..engine.state import outside_mesh, state
-from ..engine.whole import OwnedState, Stored, part_of, whole_of
 from ..errors import (
     AbsentError,
     ArgumentError,
@@ -40,6 +39,7 @@ from ..errors import (
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
+from ..whole import OwnedState, Stored, part_of, whole_of
 from .fused import ON_HOST, Rounding, split_by_kernels
 from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_flags, check_numbers

@@ -28,9 +28,9 @@ from ..engine.leaves import Leaf, Parameter, constant
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..engine.whole import part_of, whole_of
 from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, typed_errors
 from ..layouts.rank_values import rank_axes
+from ..whole import part_of, whole_of
 from .base import Optimizer
 from .copies import OfCopies
 from .fused import Rounding, is_supported, squares

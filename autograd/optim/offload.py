@@ -26,8 +26,8 @@ from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, Parameter
 from ..engine.locks import step_check
 from ..engine.state import state
-from ..engine.whole import part_of, whole_of
 from ..errors import OptionError, typed_errors
+from ..whole import part_of, whole_of
 from .base import Optimizer, refuse_foreign_gradient
 from .copies import OfCopies
 from .fused import contiguous

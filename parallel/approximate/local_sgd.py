@@ -20,7 +20,6 @@ from autograd.arrays.device import to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.locks import step_check
 from autograd.engine.tensor import Tensor
-from autograd.engine.whole import part_of
 from autograd.errors import ArgumentError, OptionError, typed_errors
 from autograd.layouts.layout import I
 from autograd.layouts.messages import describe
@@ -28,6 +27,7 @@ from autograd.nn import Module
 from autograd.optim import SGD, Optimizer
 from autograd.optim.groups import matching
 from autograd.optim.hyperparameters import check_count, check_numbers
+from autograd.whole import part_of
 from collectives.checks.modes import is_due
 from collectives.checks.sanitizer import Copy, digest_of
 from collectives.mesh import Axis

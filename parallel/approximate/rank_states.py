@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from autograd.engine.state import state
-from autograd.engine.whole import are_pieces
 from autograd.errors import ArgumentError, MeshError
 from autograd.nn.saving import packed, unpacked
+from autograd.whole import are_pieces
 
 __all__ = ["OfRank", "of_all_ranks", "of_this_rank", "sizes_of_mesh"]
 

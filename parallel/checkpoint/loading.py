@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.engine.state import state
-from autograd.engine.whole import Piece, Stored
 from autograd.errors import (
     CheckpointError,
     CheckpointWarning,
@@ -26,6 +25,7 @@ from autograd.errors import (
 from autograd.machine import environment_of_bits
 from autograd.nn import Module
 from autograd.nn.saving import prepares, restored_on_error
+from autograd.whole import Piece, Stored
 
 from . import disk
 from .boxes import Box, boxes_in, meet, refined, shape_of, within

@@ -10,10 +10,10 @@ from typing import Any
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
-from autograd.engine.whole import Piece, place_in_whole
 from autograd.errors import MeshError
 from autograd.layouts.layout import Layout, P, Rooted, Shard, V
 from autograd.layouts.partition import require_agreed
+from autograd.whole import Piece, place_in_whole
 
 from .boxes import Box, cut, elements, whole_box, within
 from .manifest import place_suffix

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.digests import blake2b
-from autograd.engine.whole import Piece
+from autograd.whole import Piece
 
 from . import disk
 from .ownership import name_of_replicas, replicas_of

@@ -37,10 +37,10 @@ from autograd.arrays.plain import require_plain_array
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.engine.whole import Piece, in_pieces
 from autograd.errors import ArgumentError, CheckpointError, LayoutError
 from autograd.nn import Module
 from autograd.optim.groups import ByParameter, Names
+from autograd.whole import Piece, in_pieces
 from collectives import Mesh
 
 from ..approximate.rank_states import OfRank

@@ -17,11 +17,11 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
-from autograd.engine.whole import Piece
 from autograd.errors import OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.copies import OfCopies
+from autograd.whole import Piece
 from collectives.checks.modes import is_due
 from collectives.faults.points import point
 

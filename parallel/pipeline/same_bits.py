@@ -21,12 +21,12 @@ from autograd.arrays.device import device_of
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import no_grad, outside_mesh
 from autograd.engine.tensor import Tensor
-from autograd.engine.whole import place_in_whole
 from autograd.errors import OptionError
 from autograd.layouts.layout import Shard
 from autograd.layouts.partition import parts
 from autograd.nn.substitution import substitutable, substituted
 from autograd.optim.norms import sum_of_squares
+from autograd.whole import place_in_whole
 from collectives import Mesh
 
 from ..data.gradient_tree import GradientTree

@@ -14,7 +14,7 @@ import numpy
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives import I, Shard, V
 from parallel import Column, DataParallel, Experts, Float16, MixtureOfExperts, Pipeline, Ring, parallelize, side_losses
 from parallel import Row as RowStyle

@@ -12,8 +12,8 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, LayoutError
+from autograd.whole import whole_of
 from parallel import Column, DataParallel, Ring, Row, Sequence, Ulysses, Vocabulary, context, parallelize
 from parallel.plan import Shards
 

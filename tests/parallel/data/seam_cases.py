@@ -23,7 +23,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives.algorithms import OPERATIONS, algorithms_of
 from parallel import DataParallel
 from parallel.data import buckets

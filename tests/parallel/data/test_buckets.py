@@ -13,7 +13,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine import events
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from parallel import DataParallel, NoiseScale, PowerSGD, memory_of, verify
 from parallel.data.buckets import lay_out
 

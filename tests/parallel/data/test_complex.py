@@ -14,8 +14,8 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim
-from autograd.engine.whole import whole_of
 from autograd.errors import ObjectiveError
+from autograd.whole import whole_of
 from parallel import DataParallel, Trainer, checkpoint, verify
 
 from ...autograd.nn.torch_side import reference

@@ -14,8 +14,8 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.engine.whole import in_pieces
 from autograd.errors import OptionError, ReplicaMismatch, ReplicaWarning
+from autograd.whole import in_pieces
 from collectives.testing import faults
 from parallel import DataParallel
 from parallel.checkpoint.tree import encode

@@ -12,7 +12,7 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives import I, Shard, V
 from parallel import DataParallel, Experts, MixtureOfExperts, parallelize, side_losses
 

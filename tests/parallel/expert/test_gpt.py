@@ -12,7 +12,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives import Shard
 from examples.gpt import Block, Config, Embed, Head, Loss
 from parallel import DataParallel, Experts, MixtureOfExperts, parallelize, side_losses

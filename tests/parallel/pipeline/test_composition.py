@@ -12,7 +12,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from examples.gpt import Loss
 from parallel.pipeline import SCHEDULES, Pipeline
 

@@ -11,7 +11,7 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives import I, Shard
 from examples.gpt import Config, Loss, gpt
 from parallel import Column, DataParallel, Row, Sequence, Vocabulary, parallelize

@@ -11,8 +11,8 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, LayoutError, MeshError, OptionError, ReplicaMismatch, ShapeError
+from autograd.whole import whole_of
 from collectives import I, Shard
 from parallel import Column, Row, Sequence, Shards, Vocabulary, parallelize
 from parallel.tensor import ColumnLinear, RowLinear, VocabularyEmbedding

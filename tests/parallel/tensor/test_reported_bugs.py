@@ -16,8 +16,8 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.engine.whole import whole_of
 from autograd.errors import LayoutError, ReplicaMismatch
+from autograd.whole import whole_of
 from collectives import I, P, R, Shard, V
 from examples.gpt import Loss
 from parallel import Column, DataParallel, Row, Sequence, parallelize

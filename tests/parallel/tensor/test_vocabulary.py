@@ -12,8 +12,8 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, random
-from autograd.engine.whole import whole_of
 from autograd.errors import DtypeError, LayoutError, OptionError, ShapeError
+from autograd.whole import whole_of
 from collectives import I, R, Shard, V
 from parallel import Column, Row, Vocabulary, parallelize
 from parallel.tensor import vocabulary, vocabulary_cross_entropy

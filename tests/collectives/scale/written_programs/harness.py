@@ -12,8 +12,8 @@ import numpy
 import autograd as ag
 import collectives as cc
 from autograd import nn
-from autograd.engine.whole import whole_of
 from autograd.errors import GradientWarning, ReplicaWarning, RingtapeError
+from autograd.whole import whole_of
 from collectives import R, Shard
 from parallel import DataParallel
 

@@ -11,7 +11,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim
-from autograd.engine.whole import whole_of
+from autograd.whole import whole_of
 from collectives import R, Shard, V
 from parallel import Pipeline
 
