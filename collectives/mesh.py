@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
-from autograd import notebook
 from autograd.arrays.device import dtype_named, is_bfloat16
 from autograd.doors import door, is_there
 from autograd.engine.deferred import refuse_pending
@@ -328,6 +327,8 @@ class Mesh:
 
     def _repr_html_(self) -> str:
         """The same for notebooks: the size of each axis, and this rank's place."""
+        from autograd import notebook  # loaded when a notebook shows a mesh
+
         rows = [(k, n, int(at)) for k, n, at in zip(self.names, self.sizes, self.place, strict=True)]
         note = f"{int(self.ranks.size)} rank" + ("s" if self.ranks.size != 1 else "")
         return notebook.sheet("Mesh", note, notebook.table(rows, ("axis", "size", "this rank")))

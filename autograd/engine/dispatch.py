@@ -26,7 +26,7 @@ import numpy as np
 from ..arrays.half import total
 from ..arrays.plain import require_plain
 from ..errors import ArgumentError, RingtapeError, find_site, refused
-from ..layouts.messages import REJECTED, raise_unfit
+from ..layouts.messages import REJECTED
 from ..layouts.rank_values import frozen
 from ..layouts.sizes import SIZES
 from . import events
@@ -37,7 +37,7 @@ from .recording import FREE, OUTSIDE
 from .state import state
 from .tensor import TENSORS, Tensor, place_off_tape
 
-__all__ = ["announce", "bind", "identity", "ones", "remembering", "unbroadcast", "without_tensors"]
+__all__ = ["announce", "bind", "identity", "ones", "raise_unfit", "remembering", "unbroadcast", "without_tensors"]
 
 # A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
@@ -78,6 +78,13 @@ def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:
     if options.__class__ is not tuple:
         raise _too_many(op, options) from error
     raise refused(error, op.name, options) from error
+
+
+def raise_unfit(op: Any, error: Exception, xs: Any) -> NoReturn:
+    """Raise the error for operands that an operation's function rejects; see `layouts.texts`."""
+    from ..layouts.texts import raise_unfit  # loaded when it is told
+
+    raise_unfit(op, error, xs)
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:

@@ -41,7 +41,7 @@ from ..errors import (
     typed_errors,
 )
 from ..layouts.layout import C, Grid, I, Label, Layout, P, Shard, V, is_copy_for_part, may_relabel
-from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
+from ..layouts.messages import describe
 from ..layouts.stated_layout import KEEPS, PARAMETER_KEEPS, check_shape, resolve, with_own_labels
 from .locks import guarded, step_check
 from .recording import LEAF, Recording
@@ -179,6 +179,8 @@ class Leaf(Tensor):
         for k, axis in enumerate(need.grid.names):
             have, label = None if g.layout is None else g.layout.labels[k], need.labels[k]
             if have is not None and is_copy_for_part(have, label):
+                from ..layouts.texts import own_part  # loaded when it is told
+
                 raise LayoutError(own_part(
                     f"a gradient {describe(g.array, g.array.shape, g.layout)} was assigned to {name}: "
                     f"{describe(self.array, shape, self.layout)}", shape, axis, have, label,
@@ -558,6 +560,8 @@ def make_leaf(
         values = state.recorder.call(_scalar_or_array, (values, kind, device))
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
+        from ..layouts.texts import drawn_leaf  # loaded when it is told
+
         raise LayoutError(drawn_leaf(caller, array))
     x = Leaf(values, found, requires_grad, name)
     if found is not None and labels.__class__ is not Layout and array.__class__ not in TENSORS:
@@ -610,6 +614,8 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     if array.__class__ in TENSORS:
         for axis, have in (array.layout or {}).items():
             if have is P or type(have) is Shard:
+                from ..layouts.texts import contradiction  # loaded when it is told
+
                 raise LayoutError(contradiction("constant", array, axis, have, C))
         array = array.array
     kind = None if dtype is None else dtype_named(dtype)

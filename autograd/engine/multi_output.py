@@ -25,9 +25,9 @@ from ..arrays.shape_only import Shaped
 from ..errors import typed_errors
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
-from ..layouts.messages import REJECTED, raise_unfit
+from ..layouts.messages import REJECTED
 from .checked_pull import add_cotangents, check_rules_on, labelled, lift_operands
-from .dispatch import announce
+from .dispatch import announce, raise_unfit
 from .events import listeners
 from .forward_mode import transpose
 from .primitive import Dims, Primitive, Rule, Signature, shapes_and_kinds

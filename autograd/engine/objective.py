@@ -6,6 +6,7 @@ cotangent that is given must have the dual layout of its output.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,14 +15,14 @@ from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, ObjectiveError, ShapeError, TapeError
 from ..layouts.inference import axes_in
-from ..layouts.layout import C, I, Layout, P, R, V, is_copy_for_part, may_relabel
-from ..layouts.messages import describe, own_part, require_one_number
+from ..layouts.layout import C, I, Layout, P, R, Shard, V, is_copy_for_part, may_relabel
+from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 from .recording import OUTSIDE, UNRECORDED, Recording
 from .state import state
 from .tensor import FROM_A_GRADIENT, Tensor, relabel
 
-__all__ = ["is_followed_leaf", "place_in", "place_of", "refuse_complex_objective", "seeds"]
+__all__ = ["is_followed_leaf", "place_in", "place_of", "refuse_complex_objective", "require_one_number", "seeds"]
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -174,6 +175,44 @@ def _one(y: Tensor) -> Tensor | None:
     return Tensor(type(array)(1) if isinstance(array, np.generic) else np.ones_like(array), dual)
 
 
+def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: Mapping[str, Any]) -> None:
+    """Raise LayoutError if an objective is not one global number: its label on every axis must be I, P or Rooted.
+
+    `unstated` is `state.unstated`: leaves that may be the reason why the objective is Varying along an axis.
+    """
+    if layout is None:
+        return
+    for axis, size, label in zip(layout.grid.names, layout.grid.sizes, layout.labels, strict=True):
+        if label is R:
+            raise LayoutError(
+                f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is Replicated: each "
+                f"rank would seed its copy, and its cotangent, which is Partial, would count once per rank"
+                f"{f', {size} times' if size > 1 else ''}. Needed: Invariant, Partial or Rooted\n"
+                f"  fix: cast(loss, {axis!r}, to=I)   (inside the tape's block; free in both directions), or "
+                f"all_reduce(..., {axis!r}, to=I) where the sum is taken"
+            )
+        if label is V or type(label) is Shard:
+            question, fix, condition = "", "fix: ", ""
+            if axis in unstated:
+                name, dtype, own_shape, own = unstated[axis]
+                question = (
+                    f"  {name or 'a tensor'}: {describe(np.empty(0, dtype), own_shape, own)} was made without a label "
+                    f"for axis {axis!r}, so it is Varying there. The same on all ranks of {axis!r}?\n"
+                    f"  fix: layout={{..., {axis!r}: R}} where it is made\n"
+                )
+                fix, condition = "or:  ", f", if the ranks of {axis!r} have different data"
+            raise LayoutError(
+                f"backward(loss: {describe(None, shape, layout)})\n  axis {axis!r}: the objective is {label.word}: "
+                f"{f'{size} different numbers' if size > 1 else 'a number of each rank'}, and no single one to "
+                f"differentiate. Needed: Invariant, Partial or Rooted\n"
+                f"{question}  {fix}all_reduce(loss, {axis!r}, to=I){condition}   (if each rank holds a part "
+                f"of the loss)\n"
+                f"  or:  broadcast(loss, {axis!r}, 0, to=I)   (if the loss is the same on all ranks)\n"
+                f"  If all ranks compute the same number, label the data: ag.constant(a) for a plain array a, "
+                f"layout={{{axis!r}: R}} for a tensor without a label"
+            )
+
+
 def _like_output(y: Tensor, ct: Any) -> Any:
     """The array of a cotangent, with the shape, dtype and device of the array of its output."""
     array = y.array
@@ -221,6 +260,8 @@ def _require_dual(y: Tensor, value: Any, ct: Any, have: Layout | None) -> None:
                 f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends"
             )
         if not is_number and is_copy_for_part(label, need):
+            from ..layouts.texts import own_part  # loaded when it is told
+
             raise LayoutError(own_part(
                 f"a cotangent {describe(value, value.shape, have)} was given for an output "
                 f"{describe(y.array, y.array.shape, y.layout)}", value.shape, axis, label, need,

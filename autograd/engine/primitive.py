@@ -20,10 +20,10 @@ from ..first_use import load_operations
 from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
-from ..layouts.messages import REJECTED, raise_unfit
+from ..layouts.messages import REJECTED
 from ..layouts.rank_values import rank_axes
 from .checked_pull import lift
-from .dispatch import bind, unbroadcast
+from .dispatch import bind, raise_unfit, unbroadcast
 from .distribution import ALONE
 from .forward_mode import tangent
 from .promotion import dtype_to_round_to, rounded_to, wide

@@ -18,7 +18,6 @@ from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, Shap
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
-from ..layouts.names import global_extent, name_of
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
 from ..layouts.sizes import SIZES
 from .recording import copying, unshared
@@ -100,6 +99,8 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
             have = x.labelled(grid)[axis]
             if have is V or not (is_count or type(have) is Shard):
                 continue
+            from ..layouts.names import global_extent, name_of  # loaded when it is told
+
             name = name_of(x, "x", i, op.name)
             why = "the number counts this rank's part only, and the result belongs to all ranks"
             if type(have) is Shard:

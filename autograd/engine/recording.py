@@ -25,7 +25,6 @@ from numpy import ndarray
 from ..errors import TapeError
 from ..layouts.layout import I
 from ..layouts.messages import describe
-from ..layouts.names import name_of
 from . import events
 from .locks import Locks
 from .pytree import flatten
@@ -322,6 +321,8 @@ def _refuse_unrecorded(recording: Recording, x: Any) -> None:
     in_transform = recording.given is not None
     if in_transform and any(each is x for each in flatten(recording.given)[0]):
         return
+    from ..layouts.names import name_of  # loaded when it is told
+
     name = name_of(x, "")
     shown = f"{name}: {describe(x.array, x.array.shape, x.layout)}" if name else (
         f"an operand, {describe(x.array, x.array.shape, x.layout)},")  # fmt: skip

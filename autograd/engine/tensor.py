@@ -36,9 +36,8 @@ from ..errors import (
     typed_errors,
 )
 from ..first_use import at_first_use
-from ..layouts.layout import Grid, Layout, P, Shard, V
-from ..layouts.messages import addend, describe
-from ..layouts.names import Labelled, name_of
+from ..layouts.layout import Grid, Labelled, Layout, P, Shard, V
+from ..layouts.messages import describe
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from ..layouts.sizes import global_shape_of
@@ -412,12 +411,17 @@ class Tensor(Labelled):
     def _refuse_addend(self, caller: str) -> None:
         """Raise LayoutError if this rank holds an addend, which is not the value."""
         if self.layout is not None and P in self.layout.labels:
+            from ..layouts.names import name_of  # loaded when it is told
+            from ..layouts.texts import addend
+
             raise LayoutError(addend(caller, self, name_of(self)))
 
     def _refuse_exit(self, call: str, fix: str, only_followed: bool = True) -> None:
         """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
         if only_followed and not is_followed(self):
             return
+        from ..layouts.names import name_of  # loaded when it is told
+
         name = name_of(self)
         sent = f"\n  or:  {name} itself, to send it: cc.send({name}, ...)" if "numpy" in call and self.ndim else ""
         shown = describe(self.array, self.array.shape, self.layout)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, Unagreed, V
-from .messages import Refused, first_elements_text, rank_dependent
+from .messages import Refused
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
@@ -258,6 +258,8 @@ def require_no_first_elements(
     for i, layout in enumerate(layouts):
         for axis in axes_in(layout.grid, rank_axes(options[0])):
             if layout[axis] in (R, I, P, C, D):
+                from .texts import first_elements_text  # loaded when it is told
+
                 x = operands[i] if i < len(operands) else None
                 raise LayoutError(first_elements_text(op, x, layout, arrays[i], options[0], place, axis))
 
@@ -267,6 +269,8 @@ def varying(layout: Layout, axes: frozenset[str], name: str) -> Layout:
     on = axes_in(layout.grid, axes)
     for axis in on:
         if layout[axis] is I or layout[axis] is P:
+            from .texts import rank_dependent  # loaded when it is told
+
             raise LayoutError(rank_dependent(name, layout, axis))
     return layout.replace([axis for axis in on if layout[axis] in (R, C, D)], V)
 

@@ -28,8 +28,8 @@ from weakref import KeyedRef
 from ..errors import MeshError, typed_errors
 
 __all__ = [
-    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "Unagreed", "V",
-    "dual_label", "is_copy_for_part", "may_relabel",
+    "C", "D", "Grid", "I", "Label", "Labelled", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum",
+    "Unagreed", "V", "dual_label", "is_copy_for_part", "may_relabel",
 ]  # fmt: skip
 
 
@@ -323,3 +323,13 @@ class Grid:
 
     def __reduce__(self) -> Any:
         return Grid.of, (self.names, self.sizes, self.place)
+
+
+class Labelled:
+    """Base of Tensors: values whose array, layout and name messages read."""
+
+    __slots__ = ()
+    array: Any
+    layout: Any
+    _waits = False
+    """Whether the array may still have to arrive, so that no message reads it."""

@@ -18,22 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
-from .layout import Layout, Shard
+from .layout import Labelled, Layout, Shard
 
 __all__ = [
-    "Labelled", "global_extent", "name_of", "owner_of", "parameter_of",
-    "parameters_beside", "slice_of", "variable_of", "view_of",
+    "global_extent", "name_of", "owner_of", "parameter_of", "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
-
-
-class Labelled:
-    """Base of Tensors: values whose array, layout and name messages read."""
-
-    __slots__ = ()
-    array: Any
-    layout: Any
-    _waits = False
-    """Whether the array may still have to arrive, so that no message reads it."""
 
 
 _MOST = 64  # elements of a list, attributes of an object

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import LayoutError, ShapeError
 from .layout import Layout, Shard, V
-from .messages import describe, unagreed
+from .messages import describe
 from .rank_values import LocalCount, rank_axes
 
 __all__ = [
@@ -128,6 +128,8 @@ def require_agreed(layout: Layout, shape: Sequence[int], caller: str) -> None:
     """Raise LayoutError if the value is a Shard whose extents the ranks have not agreed on."""
     for axis, label in layout.items():
         if type(label) is Shard and label.extent is None:
+            from .texts import unagreed  # loaded when it is told
+
             raise LayoutError(unagreed(caller, layout, shape, axis, label))
 
 

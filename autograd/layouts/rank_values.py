@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import nested_in_itself
+from ..errors import LayoutError, nested_in_itself
 
 __all__ = [
     "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "LocalOffset", "RankBool", "RankFloat", "RankInt",
-    "first_elements", "frozen", "plain", "rank_axes", "rank_number",
+    "first_elements", "frozen", "plain", "rank_axes", "rank_number", "require_same_number",
 ]  # fmt: skip
 
 EVERY_AXIS = "*"
@@ -259,6 +259,17 @@ def rank_axes(options: Any) -> frozenset[str]:
         except RecursionError as error:
             raise nested_in_itself(error) from error
     return frozenset()
+
+
+def require_same_number(value: Any, what: str) -> None:
+    """Raise LayoutError if a number that all ranks share, such as a learning rate, differs between ranks."""
+    axes = sorted(rank_axes(value))
+    if axes:
+        where = "the ranks" if EVERY_AXIS in axes else f"the ranks of axis {', '.join(map(repr, axes))}"
+        raise LayoutError(
+            f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does "
+            "not depend on the rank, such as a global extent (x.global_shape[...])"
+        )
 
 
 def first_elements(options: Any) -> int | None:

@@ -19,18 +19,9 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
-from .messages import (
-    FIXES,
-    Refused,
-    describe,
-    fixes,
-    has_default_label,
-    in_all,
-    is_plain,
-    labelled,
-    origin_question,
-)
+from .messages import Refused, describe
 from .names import name_of, owner_of, parameter_of, parameters_beside, slice_of
+from .texts import FIXES, fixes, has_default_label, in_all, is_plain, labelled, origin_question
 
 __all__ = ["REASONS", "Reason", "Refusal", "explain"]
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from ..errors import ArgumentError, LayoutError, ShapeError
 from .layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V
-from .messages import contradiction
 from .partition import extents_of_parts, parts, require_fit
 
 __all__ = ["KEEPS", "PARAMETER_KEEPS", "check_shape", "resolve", "with_own_labels"]
@@ -42,6 +41,8 @@ def with_own_labels(caller: str, x: Any, given: Any, keeps: frozenset[Any], grid
             if have in keeps or type(have) in keeps:
                 labels[axis] = have
         elif isinstance(need, Label) and not _may_state(have, need):
+            from .texts import contradiction  # loaded when it is told
+
             raise LayoutError(contradiction(caller, x, axis, have, need))
     return labels or given
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from ..arrays.capture import current_capture, recorded, refuse
 from ..arrays.plain import require_plain
 from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_errors
-from ..layouts.messages import require_same_number
-from ..layouts.rank_values import rank_axes
+from ..layouts.rank_values import rank_axes, require_same_number
 
 __all__ = [
     "Key", "Place", "State", "begin_state", "check_key", "get_state", "integer", "load_state_dict", "next_key",

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.objective import require_one_number
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..errors import ArgumentError, LayoutError, ObjectiveError, check_callable, typed_errors, warn
-from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
 from .wrapping import Argnum, like, name_of, nary, position

@@ -25,7 +25,8 @@ from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
-from ..layouts.messages import describe, drawn_leaf, own_part
+from ..layouts.messages import describe
+from ..layouts.texts import drawn_leaf, own_part
 
 __all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 

@@ -1,15 +1,15 @@
-"""Call: the parameters of one use of a collective, without the operand."""
+"""Call: the parameters of one use of a collective, without the operand; `Refusal`: why it does not take a label."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from autograd.layouts.layout import Label, V
 
 from ..transports.protocol import Communicator
 
-__all__ = ["Call", "keep"]
+__all__ = ["Call", "Refusal", "keep"]
 
 _MOST_KEPT = 1000
 _new, _set = object.__new__, object.__setattr__
@@ -88,3 +88,14 @@ def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:
         kept.clear()
     kept[key] = value
     return value
+
+
+class Refusal(NamedTuple):
+    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label.
+
+    `of_gradient` is the fix for the gradient of a parameter.
+    """
+
+    why: str
+    instead: str = ""
+    of_gradient: str = ""

@@ -38,14 +38,13 @@ from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, relabel
 from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, short
 from autograd.layouts.layout import Label, Layout, P, Rooted, Shard, V, may_relabel
-from autograd.layouts.messages import about_origin, describe
+from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
 from ..transports.protocol import Communicator, Pending, Request
 from ..transports.request import is_communicated, not_communicated
-from .call import Call, keep
+from .call import Call, Refusal, keep
 from .prepared import Prepared, absent_or_zeros, arrived, copied, itself, outline, zeros
-from .refusals import Refusal, label_text, partial_operand, unfit_adjoint, without_adjoint
 
 __all__ = ["Asked", "Collective", "collectives"]
 
@@ -56,6 +55,13 @@ Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
 
 collectives: dict[str, Collective] = {}
 """Every collective by name. The tests run over all of them."""
+
+
+def _refusals() -> Any:
+    """The texts of the errors about labels, which are loaded when the first one is told."""
+    from . import refusals
+
+    return refusals
 
 
 def _is_label(label: Any) -> bool:
@@ -253,7 +259,7 @@ class Collective:
 
     def _missing(self, *_: Any) -> Any:
         """The adjoint of a collective for which none is declared."""
-        raise without_adjoint(self)
+        raise _refusals().without_adjoint(self)
 
     def _lacks_adjoint(self) -> bool:
         return self._adjoint == self._missing
@@ -314,7 +320,7 @@ class Collective:
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
             raise DtypeError(f"{shown}: {not_communicated(x.dtype)}")
         if layout is not None and state.recording is not None and self._lacks_adjoint():
-            raise without_adjoint(self)
+            raise _refusals().without_adjoint(self)
         try:
             out = None if layout is None else self.label(x, layout, call, name)
         except LayoutError as error:
@@ -384,7 +390,7 @@ class Collective:
         assert x.layout is not None
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
-                text = label_text(self, x.array, x.layout, axis, name_of(x))
+                text = _refusals().label_text(self, x.array, x.layout, axis, name_of(x))
                 raise LayoutError(self._about_origin(text, x, on.names))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
@@ -393,10 +399,10 @@ class Collective:
         if self.nonlinear:
             for axis, have in layout.items():
                 if have is P:
-                    raise partial_operand(self, x, layout, axis, name or "x")
+                    raise _refusals().partial_operand(self, x, layout, axis, name or "x")
         for k, axis in enumerate(call.axes):
             if not self.takes_label(layout[axis]):
-                raise LayoutError(label_text(self, x, layout, axis, name))
+                raise LayoutError(_refusals().label_text(self, x, layout, axis, name))
             gives = call.to if self.gives is None else self.gives
             label = gives if isinstance(gives, Label) else gives(call, layout, k, x.shape)
             result = result.replace((axis,), label)
@@ -418,6 +424,8 @@ class Collective:
 
     def _about_origin(self, text: str, x: Tensor, axes: tuple[str, ...]) -> str:
         """The text of an error about the operand; if it is V by default, with the label that says it is not."""
+        from autograd.layouts.texts import about_origin  # loaded when it is told
+
         return about_origin(text, x, name_of(x), axes, self.takes_label)
 
     # -- the sweeps --------------------------------------------------------------------------------------------
@@ -462,7 +470,7 @@ class Collective:
         try:
             g = self._adjoint(Tensor(ct, given), made.call, *self.saved(node, True))
         except LayoutError as error:
-            raise unfit_adjoint(
+            raise _refusals().unfit_adjoint(
                 self, made.layout, made.out, f"its adjoint refuses the cotangent, which is {given}", error
             ) from error
         finally:
@@ -471,11 +479,11 @@ class Collective:
             return g
         for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
             if not may_relabel(have, need):
-                raise unfit_adjoint(
+                raise _refusals().unfit_adjoint(
                     self, made.layout, made.out, f"axis {axis!r}: its adjoint gives {have.word}; needed: {need.word}"
                 )
         if made.operand is not None and g.shape != made.operand[0] and not is_absent(g.array):
-            raise unfit_adjoint(
+            raise _refusals().unfit_adjoint(
                 self, made.layout, made.out, f"its adjoint gives the shape {g.shape}; needed: {made.operand[0]}"
             )
         return g.array

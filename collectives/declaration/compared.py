@@ -9,7 +9,7 @@ from autograd.layouts.layout import Layout, P, Rooted, Shard, V
 
 from ..checks import modes, sanitizer
 from ..checks.sanitizer import Addend
-from ..job.history import mark
+from ..job.marks import mark
 from ..transports.protocol import Communicator
 from .call import Call
 

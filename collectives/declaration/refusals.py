@@ -1,7 +1,7 @@
 """Texts of the errors about labels: which label a collective does not take, why, and the fix.
 
 `label_text` describes the operand and the axis, and takes the fix of the first row of `_FIXES` that has one. A
-declaration states its own reasons and fixes as `Refusal`.
+declaration states its own reasons and fixes as `call.Refusal`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from typing import Any, NamedTuple
 
 from autograd.errors import LayoutError, NotDifferentiable
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Shard
-from autograd.layouts.messages import describe, fixes
+from autograd.layouts.messages import describe
+from autograd.layouts.texts import fixes
 
-__all__ = ["Refusal", "label_text", "partial_operand", "unfit_adjoint", "without_adjoint"]
+from .call import Refusal
 
-
-class Refusal(NamedTuple):
-    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label.
-
-    `of_gradient` is the fix for the gradient of a parameter.
-    """
-
-    why: str
-    instead: str = ""
-    of_gradient: str = ""
+__all__ = ["label_text", "partial_operand", "unfit_adjoint", "without_adjoint"]
 
 
 class _Refused(NamedTuple):

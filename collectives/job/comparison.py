@@ -26,7 +26,8 @@ from ..checks import reports
 from ..checks.reports import MadeCall, call_difference, first_difference, unknown_calls_text
 from .activity import Activity, Channel, Numbers, has_made
 from .control import Control, Test
-from .history import Record, call_of
+from .history import Record
+from .marks import call_of
 
 __all__ = ["Comparison"]
 

@@ -1,66 +1,29 @@
 """The calls that a rank has made on a channel, for comparison with those of the other ranks by the monitors.
 
-Every collective call appends a *mark* to the history of its channel: a 64-bit number that stands for the call's text
-(its name, dtype, sizes, reduction, root), the same on every rank. That is all that a call does. The monitor's thread
-takes the marks out of the history and condenses them: it keeps the latest ones, and a digest of all calls up to each
-multiple of `BLOCK`. Two ranks whose digests differ have made different calls, whether a call has hung or not; see
-`comparison`.
+Every collective call appends its *mark* to the history of its channel (see `marks`). That is all that a call does. The
+monitor's thread takes the marks out of the history and condenses them: it keeps the latest ones, and a digest of all
+calls up to each multiple of `BLOCK`. Two ranks whose digests differ have made different calls, whether a call has hung
+or not; see `comparison`.
 """
 
 from __future__ import annotations
 
 import threading
 from array import array
-from functools import lru_cache
 from typing import Any
 
 from autograd.digests import blake2b
-from autograd.errors import find_site, short_site
 
 from .activity import Channel
 
-__all__ = ["BLOCK", "History", "Record", "call_of", "digest_of", "mark"]
+__all__ = ["BLOCK", "History", "Record"]
 
 BLOCK = 256  # calls between two digests
 _KEPT = 4096  # the latest marks that are kept
 _DIGESTS = 1 << 16  # the latest digests that are kept
-_TEXTS = 1 << 16  # the calls whose texts are kept
 
 History = list[int]
 """The marks of the calls that the monitor has not seen yet. A call appends one; nothing else touches it."""
-
-_calls: dict[int, tuple[str, str]] = {}
-
-
-def digest_of(text: str) -> int:
-    """A 64-bit digest of a text, the same on every rank.
-
-    Examples
-    --------
-    >>> digest_of("dp") == digest_of("dp") != digest_of("tp")
-    True
-    """
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-@lru_cache(maxsize=1 << 14)
-def mark(text: str, is_message: bool = False) -> int:
-    """The mark of a call with this text. The text is kept, and the line of the program that asks first.
-
-    A collective appends its own mark, and then those of the transport's calls that it makes (`is_message`). The two
-    kinds are told apart by the last bit.
-    """
-    made = digest_of(text) >> 1 << 1 | is_message
-    if made not in _calls:
-        if len(_calls) >= _TEXTS:
-            _calls.clear()
-        _calls[made] = text, short_site(*find_site())
-    return made
-
-
-def call_of(made: int) -> tuple[str, str]:
-    """The text of a mark that this rank has made, and the line of its first such call."""
-    return _calls.get(made, ("a call whose text is no longer kept", ""))
 
 
 class Record:

@@ -38,8 +38,7 @@ from autograd.errors import (
     refused,
 )
 from autograd.layouts.layout import Label, Shard
-from autograd.layouts.messages import require_same_number
-from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
+from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes, require_same_number
 
 from ..checks import modes
 from ..declaration.call import Call, keep

@@ -21,9 +21,10 @@ from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
-from autograd.layouts.messages import about_origin, contradiction, describe
+from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 from autograd.layouts.partition import require_fit
+from autograd.layouts.texts import about_origin, contradiction
 
 from ..declaration.call import Call
 from ..declaration.collective import Collective

@@ -29,10 +29,9 @@ from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeErro
 from autograd.layouts.layout import I, Layout, Shard, V
 
 from ..checks.reports import warn_once
-from ..declaration.call import Call, keep
+from ..declaration.call import Call, Refusal, keep
 from ..declaration.collective import Asked, Collective
 from ..declaration.prepared import Prepared, arrived
-from ..declaration.refusals import Refusal
 from ..declaration.staging import InShape, back, buffer_like, flat, zeros_like
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Request

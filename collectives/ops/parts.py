@@ -27,9 +27,8 @@ from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, nested_parts
 
-from ..declaration.call import Call
+from ..declaration.call import Call, Refusal
 from ..declaration.collective import Asked, Collective
-from ..declaration.refusals import Refusal
 from ..declaration.staging import flat, from_front, front, to_device
 from ..mesh import Axis
 from ..transports.protocol import Request

@@ -24,9 +24,8 @@ from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
 from ..checks import modes
-from ..declaration.call import Call
+from ..declaration.call import Call, Refusal
 from ..declaration.collective import Asked, Collective
-from ..declaration.refusals import Refusal
 from ..declaration.staging import InShape, flat
 from ..mesh import Axis
 from ..transports.protocol import Request

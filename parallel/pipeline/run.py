@@ -15,14 +15,13 @@ from autograd.arrays.device import to_host, zeros_on
 from autograd.doors import door
 from autograd.engine.deferral import Rest
 from autograd.engine.leaves import Leaf, Parameter
-from autograd.engine.objective import refuse_complex_objective
+from autograd.engine.objective import refuse_complex_objective, require_one_number
 from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, typed_errors
 from autograd.layouts.layout import I, Layout, P, R
-from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
 from autograd.nn.substitution import substitutable, substituted
 from autograd.optim.hyperparameters import check_count

@@ -34,7 +34,7 @@ from autograd.errors import CollectiveMismatch, CommunicationError
 from autograd.kernels import programs
 
 from ...checks.reports import MadeCall, mismatch_text
-from ...job.history import digest_of
+from ...job.marks import digest_of
 from ..protocol import Communicator, Request, quietly
 from ..request import answer
 

@@ -24,7 +24,7 @@ from ...checks.reports import print_report
 from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, DeviceCalls, Numbers
-from ...job.history import digest_of, mark
+from ...job.marks import digest_of, mark
 from .. import unsent
 from ..host_transport import HostTransport
 from ..protocol import Array, Communicator, Pending, Request, observed, observers

@@ -16,7 +16,7 @@ from autograd.errors import CommunicationError, RankFailed
 from ...job.activity import Activity, Channel, Departure, forked_text
 from ...job.ending import Ending
 from ...job.failure import process
-from ...job.history import digest_of
+from ...job.marks import digest_of
 from ...job.monitor import Monitor
 from .. import unsent
 from ..protocol import quietly

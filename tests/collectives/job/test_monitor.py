@@ -15,7 +15,8 @@ from collectives.job.activity import Activity, Channel
 from collectives.job.comparison import Comparison
 from collectives.job.deadlock import DeadlockDetection
 from collectives.job.ending import Ending
-from collectives.job.history import BLOCK, mark
+from collectives.job.history import BLOCK
+from collectives.job.marks import mark
 from collectives.job.monitor import Monitor
 from collectives.job.shutdown import Shutdown
 from collectives.job.supervisor import CALLS
