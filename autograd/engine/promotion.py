@@ -50,13 +50,16 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     letters = op.letters(len(xs))
     if len(letters) != len(xs):
         raise ArgumentError(f"{op.name}: {len(xs)} operands were given; needed: {len(letters)}")
-    grid = state.grid
-    for x in xs:
-        if x.__class__ in TENSORS and x.layout is not None:
-            grid = x.layout.grid
-    taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None]
+    grid, kinds, dtype = state.grid, [], None
     try:
-        dtype = np.result_type(*[_kind(x, op) for x in taking]) if taking and op.promotes else None
+        for x, letter in zip(xs, letters, strict=True):
+            is_tensor = x.__class__ in TENSORS
+            if is_tensor and x.layout is not None:
+                grid = x.layout.grid
+            if op.promotes and letter != "S" and x is not None:
+                kinds.append(x.array.dtype if is_tensor else _kind(x, op))
+        if kinds:  # usually of one dtype, which takes a fifth of the time of `result_type`
+            dtype = kinds[0] if kinds.count(kinds[0]) == len(kinds) else np.result_type(*kinds)
     except RingtapeError:
         raise
     except (TypeError, ValueError) as error:  # also lists of different lengths
@@ -70,7 +73,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
                 raise ArgumentError(f"{op.name}: None was given; needed: an array or a number")
             x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
-            if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
+            if letter != "S" and dtype is not None and x.array.dtype != dtype and is_inexact(x.array.dtype):
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ in SIZES:
             x = x.plain
@@ -141,9 +144,7 @@ def _operand(values: Any, dtype: Any, copies: bool) -> Any:
 
 
 def _kind(x: Any, op: Any) -> Any:
-    """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak."""
-    if x.__class__ in TENSORS:
-        return x.array.dtype
+    """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak; `x` is no Tensor."""
     if x.__class__ is np.ndarray and x.dtype.kind in "biufc":
         return x.dtype
     x = plain(x)

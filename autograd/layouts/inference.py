@@ -234,8 +234,7 @@ def layout_of(x: Any, grid: Grid) -> Layout:
     C for numbers: Python's, NumPy's, and arrays without dimensions. V for arrays and lists. A rank number is V on its
     axes.
     """
-    axes = axes_in(grid, rank_axes(x))
-    if axes:
+    if (differs := rank_axes(x)) and (axes := axes_in(grid, differs)):
         return grid.layout([V if name in axes else C for name in grid.names])
     return grid.uniform(V if isinstance(x, list | tuple) or getattr(x, "shape", ()) != () else C)
 

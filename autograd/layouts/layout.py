@@ -310,7 +310,9 @@ class Grid:
 
     def uniform(self, label: Label) -> Layout:
         """The layout with one label on every axis."""
-        return self.layout([label] * len(self.names))
+        known = self._layouts.get((label,) * len(self.names))  # of plain arrays, at each use
+        found: Layout | None = None if known is None else known()
+        return self.layout([label] * len(self.names)) if found is None else found
 
     def axis(self, name: str) -> int:
         """The index of an axis in the mesh. Raises MeshError if the mesh has no axis of this name."""
