@@ -4,7 +4,7 @@ The result of an operation is a Tensor. Users make leaves (`leaves`); a value th
 `Deferred` (`deferred`). Tensors are immutable: operations return new ones.
 
 Operators and methods are operations under another name. The class takes them from the table of `ops.tensor_methods` at
-their first use (`autograd.first_use`).
+their first use (`autograd.engine.first_use`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ..errors import (
     typed,
     typed_errors,
 )
-from ..first_use import at_first_use
 from ..layouts.layout import Grid, Labelled, Layout, P, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from ..layouts.sizes import global_shape_of
+from .first_use import at_first_use
 from .locks import guarded
 from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
 from .state import state

@@ -233,4 +233,4 @@ def _attributes() -> dict[str, Any]:
 
 
 TENSOR_ATTRIBUTES = _attributes()
-"""The methods, properties and operators of Tensors, which the class takes from here (`autograd.first_use`)."""
+"""The methods, properties and operators of Tensors, which the class takes from here (`autograd.engine.first_use`)."""

@@ -21,7 +21,7 @@ PACKAGES = ("autograd", "collectives", "parallel")
 """From the lowest to the highest: a package may import from those before it."""
 MOST_FILES = 20
 BY_NAME = {
-    ("autograd.first_use", "autograd.ops.everything"): "Tensors take their operators from there at first use",
+    ("autograd.engine.first_use", "autograd.ops.everything"): "Tensors take their operators from there at first use",
     ("autograd.layouts.names", "autograd.nn.module"): "is looked at only if the program has loaded it",
     ("autograd.numpy", "autograd.builtins"): "HIPS autograd's `autograd.numpy.builtins`",
     ("collectives", "autograd"): "its version",

@@ -103,12 +103,12 @@ def test_a_tensor_has_its_operators_however_it_was_made() -> None:
 
 
 def test_tensors_take_all_operations_of_the_table_at_the_first_use_of_one() -> None:
-    from autograd.first_use import ATTRIBUTES
+    from autograd.engine.first_use import ATTRIBUTES
     from autograd.ops.tensor_methods import TENSOR_ATTRIBUTES
 
     assert len(ATTRIBUTES) == len({*ATTRIBUTES}) and {*ATTRIBUTES} == {*TENSOR_ATTRIBUTES}
     left = run(
-        "import sys, autograd.engine.tensor as t, autograd.first_use as f\n"
+        "import sys, autograd.engine.tensor as t, autograd.engine.first_use as f\n"
         "waiting = lambda: sum(isinstance(x, f.AtFirstUse) for x in vars(t.Tensor).values())\n"
         "first = waiting(); assert 'autograd.ops' not in sys.modules\n"
         "f.load_operations(); assert waiting() == first  # an import changes no class\n"

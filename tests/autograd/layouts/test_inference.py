@@ -74,7 +74,7 @@ def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
 @pytest.fixture(autouse=True)
 def operation_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors name operands as the operation does, not as the variables of this file."""
-    for module in ("messages", "refusals"):
+    for module in ("names", "refusals", "texts"):
         monkeypatch.setattr(f"autograd.layouts.{module}.name_of", lambda x, default, *place: default)
 
 

@@ -14,9 +14,9 @@ import autograd as ag
 import autograd.numpy as np
 import autograd.scipy.special  # whose operations are loaded with it
 import collectives as cc
+from autograd.engine.first_use import load_operations
 from autograd.engine.primitive import operation_named, registry
 from autograd.errors import ScaleError
-from autograd.first_use import load_operations
 from collectives import I, R, Shard
 from collectives.declaration.collective import collectives as registered
 from collectives.scale.addends import _counts_of_all
