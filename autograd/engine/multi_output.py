@@ -18,6 +18,7 @@ Users' primitives (`custom.primitive`) and checkpoints (`transforms.rematerialis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..arrays.device import is_inexact, zeros_on
@@ -105,6 +106,13 @@ def find_outputs(recording: Recording | None, parent: int, ys: Sequence[Any], la
     return found
 
 
+def _place_of(recording: Recording, x: Any, letter: str) -> int:
+    """The place of an operand on a recording; -1 where it needs no cotangent."""
+    if x.__class__ in TENSORS and letter != "S" and may_need_gradient(x) and is_inexact(x.array.dtype):
+        return x.node if x.tape is recording else recording.enter(x)
+    return -1
+
+
 class _View:
     """Presents one output of a `Several` to layout inference as an operation with one output."""
 
@@ -168,21 +176,15 @@ class Several(Primitive):
         except REJECTED as error:
             raise_unfit(self, error, xs)
         signature = None
+        layouts: Any = [None] * len(ys)
         if state.grid is not None or any(x.__class__ in TENSORS and x.layout is not None for x in xs):
             key = tuple([x.layout for x in xs]), tuple(dtypes), tuple([a.shape for a in arrays]), options
             signature = self.signatures.get(key) or self.sign(key, xs, arrays, options)
-        layouts: Any = [None] * len(ys) if signature is None else signature.out
+            layouts = signature.out
         recording = state.recording
-        places: tuple[int, ...] = ()
-        if recording is not None:
-            places = tuple(
-                (x.node if x.tape is recording else recording.enter(x))
-                if x.__class__ in TENSORS and letter != "S" and may_need_gradient(x) and is_inexact(x.array.dtype)
-                else -1
-                for x, letter in zip(xs, self.letters(len(xs)), strict=True)
-            )  # fmt: skip
+        letters = self.letters(len(xs))
+        places = () if recording is None else tuple(map(partial(_place_of, recording), xs, letters))
         if recording is None or max(places, default=-1) < 0:
-            letters = self.letters(len(xs))
             return kind([
                 Tensor(y, layout, None, FREE if recording is not None else place_off_tape(y, xs, letters))
                 for y, layout in zip(ys, layouts, strict=True)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from ..errors import LayoutError, OptionError, is_own_file, short_site, typed_errors
-from ..first_use import load_operations
 from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
@@ -25,6 +24,7 @@ from ..layouts.rank_values import rank_axes
 from .checked_pull import lift
 from .dispatch import bind, raise_unfit, unbroadcast
 from .distribution import ALONE
+from .first_use import load_operations
 from .forward_mode import tangent
 from .promotion import dtype_to_round_to, rounded_to, wide
 from .recording import Node, Recording

@@ -50,22 +50,11 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     letters = op.letters(len(xs))
     if len(letters) != len(xs):
         raise ArgumentError(f"{op.name}: {len(xs)} operands were given; needed: {len(letters)}")
-    grid, kinds, dtype = state.grid, [], None
-    try:
-        for x, letter in zip(xs, letters, strict=True):
-            is_tensor = x.__class__ in TENSORS
-            if is_tensor and x.layout is not None:
-                grid = x.layout.grid
-            if op.promotes and letter != "S" and x is not None:
-                kinds.append(x.array.dtype if is_tensor else _kind(x, op))
-        if kinds:  # usually of one dtype, which takes a fifth of the time of `result_type`
-            dtype = kinds[0] if kinds.count(kinds[0]) == len(kinds) else np.result_type(*kinds)
-    except RingtapeError:
-        raise
-    except (TypeError, ValueError) as error:  # also lists of different lengths
-        raise typed(error, f"{op.name}: {error}", _UNFIT) from error
-    if dtype is not None and dtype.kind not in "biufcV":
-        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans")
+    grid = state.grid
+    for x in xs:
+        if x.__class__ in TENSORS and x.layout is not None:
+            grid = x.layout.grid
+    dtype = _common_dtype(op, xs, letters) if op.promotes else None
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:
@@ -74,6 +63,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and x.array.dtype != dtype and is_inexact(x.array.dtype):
+                _enter(xs, letters)  # leaves come before casts
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ in SIZES:
             x = x.plain
@@ -83,6 +73,33 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
     return found
+
+
+def _common_dtype(op: Any, xs: tuple[Any, ...], letters: str) -> Any:
+    """The dtype of the result of NumPy's function on the differentiable operands; None if there are none."""
+    try:
+        kinds = [
+            x.array.dtype if x.__class__ in TENSORS else _kind(x, op)
+            for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None
+        ]  # fmt: skip
+        if not kinds:
+            return None
+        dtype = kinds[0] if kinds.count(kinds[0]) == len(kinds) else np.result_type(*kinds)
+    except RingtapeError:
+        raise
+    except (TypeError, ValueError) as error:  # also lists of different lengths
+        raise typed(error, f"{op.name}: {error}", _UNFIT) from error
+    if dtype.kind not in "biufcV":
+        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans")
+    return dtype
+
+
+def _enter(xs: tuple[Any, ...], letters: str) -> None:
+    """Record the leaves among the differentiable operands, if anything is recorded."""
+    if (recording := state.recording) is not None:
+        for x, letter in zip(xs, letters, strict=True):
+            if letter != "S" and x.__class__ in TENSORS and x.tape is not recording:
+                recording.enter(x)
 
 
 def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -> None:
@@ -144,7 +161,7 @@ def _operand(values: Any, dtype: Any, copies: bool) -> Any:
 
 
 def _kind(x: Any, op: Any) -> Any:
-    """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak; `x` is no Tensor."""
+    """The argument for `numpy.result_type` of what is no Tensor: a dtype, or a number of Python, which is weak."""
     if x.__class__ is np.ndarray and x.dtype.kind in "biufc":
         return x.dtype
     x = plain(x)

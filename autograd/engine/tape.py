@@ -303,9 +303,8 @@ class Tape:
         recording = self.recording
         if recording is None:
             raise TapeError("backward of a tape that recorded nothing: it was never entered")
-        if state.pending:  # a value that is still being sent takes its place on the tape now
-            for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
-                getattr(x, "node", None)
+        if state.pending:
+            _take_places(outputs, wanted)
         retain = retain or (record and state.recording is not None)  # what the sweep records reads the tape
         if outputs.__class__ is not Tensor:
             self._enter_leaves(outputs)
@@ -315,21 +314,7 @@ class Tape:
         sweep = (sweep_class() if listeners else Sweep)(
             recording, start, end, None if at is None or defer else dict.fromkeys(at), record
         )
-        try:
-            for place, ct in seeds(outputs, cotangents, recording, start, end):
-                sweep.seed(place, ct)
-        except RingtapeError as error:
-            given = outputs if isinstance(outputs, list | tuple) else (outputs,)
-            events.refuse("backward", self, given, (), error=error)
-            raise
-        if cotangents is None and not (distribution := state.distribution).is_alone:
-            try:
-                distribution.compare_objective(outputs, recording)
-            except CommunicationError:  # the ranks can no longer do the same, as after a death
-                recording.abandon()
-                raise
-        if recording.pending:
-            sweep.take_pending()
+        self._seed(sweep, outputs, cotangents)
         if defer:
             if record or start or end < size or state.recording is recording:
                 raise TapeError(
@@ -354,6 +339,25 @@ class Tape:
             return None
         found: Any = sweep.wanted
         return [found[place] if start <= place < end else sweep.outside.get(place) for place in at]
+
+    def _seed(self, sweep: Sweep, outputs: Any, cotangents: Any) -> None:
+        """Give a sweep the cotangents that it starts from. The ranks compare an objective."""
+        recording = sweep.recording
+        try:
+            for place, ct in seeds(outputs, cotangents, recording, sweep.start, sweep.place):
+                sweep.seed(place, ct)
+        except RingtapeError as error:
+            given = outputs if isinstance(outputs, list | tuple) else (outputs,)
+            events.refuse("backward", self, given, (), error=error)
+            raise
+        if cotangents is None and not (distribution := state.distribution).is_alone:
+            try:
+                distribution.compare_objective(outputs, recording)
+            except CommunicationError:  # the ranks can no longer do the same, as after a death
+                recording.abandon()
+                raise
+        if recording.pending:
+            sweep.take_pending()
 
     def _enter_leaves(self, outputs: Any) -> None:
         """Give leaves among the outputs a place: operations that change nothing, as a reshape, return their operand."""
@@ -389,6 +393,12 @@ class Tape:
             state.recording, state.in_rules = active, inside
         places = [place_in(y, recording) for y in outputs]
         return [carried[p - start] if start <= p < end else given.get(p) if p > OUTSIDE else None for p in places]
+
+
+def _take_places(outputs: Any, wanted: Sequence[Tensor] | None) -> None:
+    """Have values that are still being sent take their places on the tape."""
+    for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
+        getattr(x, "node", None)
 
 
 def _replay(sweep: Sweep, retain: bool, is_whole: bool) -> None:
