@@ -222,7 +222,7 @@ class Mesh:
         axes = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:
             verdict.tell(axes)
-        dropped.warn(self.known_axes(), recording)
+        dropped.warn(self._known, recording)
 
     @typed_errors
     def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):

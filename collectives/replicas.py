@@ -179,9 +179,10 @@ def _copies_at_backward(leaves: Sequence[Any]) -> Iterator[Copy]:
 
 def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
     for y in ys:  # no generator: at each backward
-        for name in axis.names:
-            if y.layout[name] is not I:
-                return False
+        if not y.layout.one_number:  # else it is Invariant on every axis
+            for name in axis.names:
+                if y.layout[name] is not I:
+                    return False
     return True
 
 

@@ -87,6 +87,8 @@ def seeds(outputs: Any, cotangents: Any, recording: Recording, start: int, end: 
 
 def _place_of_output(y: Tensor, recording: Recording, start: int, end: int) -> int | None:
     """The place of an output; None if this rank's part depends on no leaf, but its communications must run."""
+    if y.tape is recording and start <= y.node < end and recording.nodes[y.node] is not None:
+        return y.node
     if is_followed_leaf(y):
         place = place_in(y, recording)
         if place < 0 or recording.released(place):
@@ -96,9 +98,7 @@ def _place_of_output(y: Tensor, recording: Recording, start: int, end: int) -> i
         if y.__class__ is Tensor and y.layout is not None and all(label is I for label in y.layout.labels):
             _refuse_output(recording, y)  # the same on all ranks, so it depends on no leaf on any of them
         return None
-    if y.tape is not recording or not start <= y.node < end or recording.nodes[y.node] is None:
-        _refuse_output(recording, y)
-    return y.node
+    return _refuse_output(recording, y)
 
 
 def _seed(y: Tensor, ct: Any) -> Tensor | None:

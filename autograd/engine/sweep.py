@@ -7,6 +7,7 @@ result into those of the operands. `objective` makes the cotangents that it star
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ class Sweep:
 
     def stop_at(self, calls: list[tuple[int, Callable[[], None]]]) -> None:
         """Call functions, each once the node at its place is done: all cotangents for earlier places have arrived."""
-        self.stops = sorted([*(self.stops or ()), *calls], key=lambda stop: stop[0])
+        self.stops = sorted([*(self.stops or ()), *calls], key=itemgetter(0))
 
     def _pull_into(self, node: Node, ct: Any, i: int, out: Any) -> Node:
         """Write the cotangent of the i-th operand to `out`; return the node without that operand, or `node` itself."""

@@ -314,7 +314,7 @@ class Tape:
         sweep = (sweep_class() if listeners else Sweep)(
             recording, start, end, None if at is None or defer else dict.fromkeys(at), record
         )
-        self._seed(sweep, outputs, cotangents)
+        self._seed(sweep, outputs, cotangents, end)
         if defer:
             if record or start or end < size or state.recording is recording:
                 raise TapeError(
@@ -340,11 +340,11 @@ class Tape:
         found: Any = sweep.wanted
         return [found[place] if start <= place < end else sweep.outside.get(place) for place in at]
 
-    def _seed(self, sweep: Sweep, outputs: Any, cotangents: Any) -> None:
+    def _seed(self, sweep: Sweep, outputs: Any, cotangents: Any, end: int) -> None:
         """Give a sweep the cotangents that it starts from. The ranks compare an objective."""
         recording = sweep.recording
         try:
-            for place, ct in seeds(outputs, cotangents, recording, sweep.start, sweep.place):
+            for place, ct in seeds(outputs, cotangents, recording, sweep.start, end):
                 sweep.seed(place, ct)
         except RingtapeError as error:
             given = outputs if isinstance(outputs, list | tuple) else (outputs,)
@@ -363,9 +363,10 @@ class Tape:
         """Give leaves among the outputs a place: operations that change nothing, as a reshape, return their operand."""
         recording = self.recording
         count = len(recording.nodes)
-        for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
-            if is_followed_leaf(y) and (self.end is None or self.end <= count):  # else it is released
-                recording.enter(y)
+        if self.end is None or self.end <= count:  # else they are released
+            for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
+                if y.__class__ is not Tensor and is_followed_leaf(y):
+                    recording.enter(y)
         if self.end == count:
             self.end = len(recording.nodes)
 

@@ -16,8 +16,8 @@ from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_err
 from ..layouts.rank_values import rank_axes, require_same_number
 
 __all__ = [
-    "Key", "Place", "State", "begin_state", "check_key", "get_state", "integer", "load_state_dict", "next_key",
-    "placed", "real", "seed", "set_state", "state_dict",
+    "Key", "Place", "State", "begin_state", "check_key", "get_state", "hold_state", "integer", "load_state_dict",
+    "next_key", "placed", "put_back", "real", "seed", "set_state", "state_dict",
 ]  # fmt: skip
 
 
@@ -395,6 +395,17 @@ def begin_state(seed: int, places: tuple[Place, ...], apart: tuple[str, ...]) ->
     _thread.ordinals = {}
     _thread.places = places
     _thread.apart = apart
+
+
+def hold_state() -> tuple[Any, ...]:
+    """The random state for `put_back`, after some `begin_state`: no copy is made, as `get_state` and `set_state` do."""
+    refuse("the random state was set", "random.seed or random.set_state outside of the step")
+    return _thread.seed, _thread.ordinals, _thread.places, _thread.apart
+
+
+def put_back(held: tuple[Any, ...]) -> None:
+    """Restore what `hold_state` returned."""
+    _thread.seed, _thread.ordinals, _thread.places, _thread.apart = held
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import le
 from sys import getrefcount
@@ -380,12 +380,13 @@ class Buckets:
             return None
         return self.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
 
-    def results(self, bucket: Bucket, used: list[float], answer: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the index and the gradient of each parameter that some rank has used. `answer` is that of the wait."""
+    def results(self, bucket: Bucket, used: list[float], answer: Any) -> Iterable[tuple[int, Any]]:
+        """The index and the gradient of each parameter that some rank has used. `answer` is that of the wait."""
         used = used if self.group.dry else to_host(bucket.flags).tolist()
-        for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True):
-            if is_used:
-                yield i, part if part.shape else part[()]
+        return [
+            (i, part if part.shape else part[()])
+            for i, part, is_used in zip(bucket.indices, bucket.parts(), used, strict=True) if is_used
+        ]  # fmt: skip
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
     def begin(self, sweep: Sweep, first: int, step: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from autograd import random
 from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import to_host, zeros_on
 from autograd.doors import door
@@ -25,7 +24,7 @@ from autograd.layouts.layout import I, Layout, P, R
 from autograd.nn import Module, ModuleList
 from autograd.nn.substitution import substitutable, substituted
 from autograd.optim.hyperparameters import check_count
-from autograd.random.keys import begin_state
+from autograd.random.keys import begin_state, hold_state, put_back
 from collectives.transports.protocol import Request
 
 from ..data.data_parallel import DataParallel
@@ -651,23 +650,24 @@ class _Run:
     def _forward(self, action: Action, values: Any) -> tuple[list[Any], Outline | None]:
         """Run a stage; returns its result, one Tensor or several, and their properties; nothing in the last stage."""
         stage, _, i = action
-        tape = Tape()
+        tape, outline, x = Tape(), None, None
         if not stage:
-            of = _Pass(tape, [])
-            with tape if self.records else nullcontext():
-                x, losses = self._layers(action, self.inputs[i], of)
-                self._begin_objective(losses, of)
+            of, x = _Pass(tape, []), self.inputs[i]
         else:
             outline, arrays = self.values.pop((stage - 1, i)) if values is None else values
             of = _Pass(tape, outline.leaves(arrays, Action(stage, "B", i) in self.schedule))
-            with tape if self.records else nullcontext():
+        with tape if self.records else nullcontext():
+            if outline is not None:
                 of.watched = [
                     tape.watch(leaf) if self.records and needs else leaf
                     for leaf, (_, _, _, needs) in zip(of.leaves, outline.tensors, strict=True)
                 ]
                 x = of.watched[0] if outline.is_single else tuple(of.watched)
-                x, losses = self._layers(action, x, of)
-                self._begin_objective(losses, of)
+            if self.model._side_losses is None:
+                x = self._layers(action, x, of)
+            else:
+                with self.model._side_losses() as side:
+                    x = self._layers(action, x, of, side)
         if self.records:
             self.passes[stage, i] = of
             if self.sizes is not None:
@@ -696,37 +696,31 @@ class _Run:
             self.values[stage, i] = outline, [y.array for y in outputs]
         return outputs, outline
 
-    def _layers(self, action: Action, x: Any, of: _Pass) -> tuple[Any, list[Any]]:
-        """Run the layers of a stage, and the loss behind the last. Returns the result and the losses, its own first."""
-        model, is_last = self.model, self.has_loss and action.stage == self.schedule.stages - 1
-        side: list[Any] = []
-        if model._side_losses is None:
-            x = self._chain(action, x, of)
-        else:
-            with model._side_losses() as given:
-                x = self._chain(action, x, of)
-                side = [*given]
-        return x, [x, *side] if is_last else side
+    def _layers(self, action: Action, x: Any, of: _Pass, side: Sequence[Any] = ()) -> Any:
+        """Run the layers of a stage, and the loss behind the last, each with the random state of `layer_state`.
 
-    def _chain(self, action: Action, x: Any, of: _Pass) -> Any:
-        """Run the layers of a stage, and the loss behind the last, each with the random state of `layer_state`."""
+        `side` is the list to which the layers append their losses.
+        """
         model, (stage, _, i) = self.model, action
-        before = random.get_state()
-        seed = seed_of_layers(model.seed, model.steps, self.first + i)
+        is_last = self.has_loss and stage == self.schedule.stages - 1
+        held = hold_state()
+        seed, places = seed_of_layers(model.seed, model.steps, self.first + i), held[2]
         apart = () if model.axis is None else (model.axis,)
         try:
             for index in model.stages[stage]:
-                begin_state(seed | index, before.places, apart)
+                begin_state(seed | index, places, apart)
                 x = model._modules[str(index)](x)
                 if not index and self.records and model._splits:
                     found = [x] if x.__class__ in TENSORS else x
                     of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
-            if self.has_loss and stage == self.schedule.stages - 1:
-                begin_state(seed | model._last, before.places, apart)
+            if is_last:
+                begin_state(seed | model._last, places, apart)
                 x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-            return x
         finally:
-            random.set_state(before)
+            put_back(held)
+        if is_last or side:
+            self._begin_objective([x, *side] if is_last else [*side], of)
+        return x
 
     def _backward(self, action: Action, cotangents: Any) -> list[Any]:
         """B or I of a stage; returns the cotangents of its inputs as arrays, None where none is needed."""
@@ -763,7 +757,7 @@ class _Run:
         for loss in losses:
             self._add(loss)
         of.seeds, of.scale = losses, self.scale
-        if losses and self.stage_losses is not None:
+        if self.stage_losses is not None:
             of.seeds, of.scale = [loss * self.factor for loss in losses], 1.0
             self.stage_losses.note(of.seeds, of.tape.recording)
 

@@ -89,6 +89,8 @@ class Message(NamedTuple):
         Ranks along the pipeline's axis.
     number : int
         Its place among the messages from `source` to `target`, in the order in which they are sent.
+    text : str
+        For reports.
     """
 
     kind: str
@@ -96,10 +98,11 @@ class Message(NamedTuple):
     microbatch: int
     source: int
     target: int
-    number: int = 0
+    number: int
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.kind} of stage {self.stage}, microbatch {self.microbatch}, from rank {self.source}"
+        return self.text
 
 
 class Task(NamedTuple):
@@ -279,7 +282,8 @@ class Schedule:
                     pair = r, self.placement[to]
                     numbers[pair] = n = numbers.get(pair, -1) + 1
                     kind = "activation" if a.kind == "F" else "cotangent"
-                    sends[a] = Message(kind, a.stage, a.microbatch, *pair, n)
+                    text = f"{kind} of stage {a.stage}, microbatch {a.microbatch}, from rank {r}"
+                    sends[a] = Message(kind, a.stage, a.microbatch, *pair, n, text)
         coming: dict[int, dict[int, list[Message]]] = {r: {} for r in range(self.ranks)}  # by target and source
         for x in sends.values():
             coming[x.target].setdefault(x.source, []).append(x)

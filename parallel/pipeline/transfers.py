@@ -51,11 +51,11 @@ class Outline(NamedTuple):
         Where the stage `differentiates`, its values need cotangents in every microbatch, also in one of which none of
         its parameters is used: the next stage has to know it before.
         """
-        of = [
-            (tuple(x.array.shape), x.array.dtype, x.layout, x.tape is not None or (differentiates and _may_need(x)))
-            for x in values
-        ]
-        return cls(tuple(of), is_single)
+        of: tuple[Any, ...] = ()
+        for x in values:
+            needs = x.tape is not None or (differentiates and _may_need(x))
+            of += ((tuple(x.array.shape), x.array.dtype, x.layout, needs),)
+        return cls(of, is_single)
 
     def __str__(self) -> str:
         return ", ".join(describe(np.empty(0, dtype), shape, layout) for shape, dtype, layout, _ in self.tensors)
@@ -112,7 +112,7 @@ class Transfers:
     def _numbered(self, message: Message) -> tuple[int, str]:
         """The number of a message's first part, and its text for reports."""
         number = self._base.get((message.source, message.target), 0) + message.number
-        return number * _SUB, str(message)
+        return number * _SUB, message.text
 
     # -- activations -------------------------------------------------------------------------------------------
     def send(self, message: Message, values: Sequence[Tensor], outline: Outline, kind: Hashable) -> None:
