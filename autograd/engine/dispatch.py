@@ -129,10 +129,10 @@ def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
     """The operands of an operation, those that are cast already cast: the events of the casts come before its own."""
     if not op.promotes or (len(op.words) != len(xs) and not op.variadic):
         return xs
+    pairs = zip(xs, op.letters(len(xs)), strict=True)
     try:
-        if not _mixed(xs, op.letters(len(xs))):
-            return xs
-        return tuple(promoted(op, xs))
+        dtypes = [x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS]
+        return tuple(promoted(op, xs)) if mixed(*dtypes) else xs
     except RingtapeError as error:
         events.refuse(op.name, op, xs, options, error=error)
         raise
@@ -535,12 +535,6 @@ def _broadcast(xs: Any, arrays: list[Any]) -> tuple[tuple[int, ...], ...] | None
     """The operands' shapes, if they differ."""
     shapes = tuple([a.shape if x.__class__ in TENSORS else () for x, a in zip(xs, arrays, strict=True)])
     return None if shapes.count(shapes[0]) == len(shapes) else shapes
-
-
-def _mixed(xs: Any, letters: str) -> bool:
-    """`promotion.mixed` of the differentiable Tensors among the operands."""
-    pairs = zip(xs, letters, strict=True)
-    return mixed(*[x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS])
 
 
 def _pull_many(op: Any) -> Callable[..., None]:

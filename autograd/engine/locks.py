@@ -155,13 +155,10 @@ class Locks:
 
 def _interrupt_after(code: CodeType) -> None:
     """Interrupt the main thread when it has left the function that has this code."""
-    while _runs_in_main_thread(code):
+    main = threading.main_thread().ident
+    while any(frame.f_code is code for frame in frames_of_thread(main)):
         time.sleep(0.01)
     _thread.interrupt_main()
-
-
-def _runs_in_main_thread(code: CodeType) -> bool:
-    return any(frame.f_code is code for frame in frames_of_thread(threading.main_thread().ident))
 
 
 # -- the arrays of users ----------------------------------------------------------------------------------------------

@@ -261,9 +261,6 @@ class Collective:
         """The adjoint of a collective for which none is declared."""
         raise _refusals().without_adjoint(self)
 
-    def _lacks_adjoint(self) -> bool:
-        return self._adjoint == self._missing
-
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the adjoint, made of collectives. That of a nonlinear collective also receives x and y."""
         self._adjoint = function
@@ -319,7 +316,7 @@ class Collective:
         if not (is_communicated(x.dtype) or self.silent or self.free or self.unchecked):  # on one rank, too
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
             raise DtypeError(f"{shown}: {not_communicated(x.dtype)}")
-        if layout is not None and state.recording is not None and self._lacks_adjoint():
+        if layout is not None and state.recording is not None and self._adjoint == self._missing:
             raise _refusals().without_adjoint(self)
         try:
             out = None if layout is None else self.label(x, layout, call, name)
