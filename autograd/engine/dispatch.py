@@ -400,15 +400,13 @@ def _pull_three(op: Any) -> Callable[..., None]:
     rule0, rule1, rule2 = op.rule(0), op.rule(1), op.rule(2)  # a loop over them takes 0.17 us longer
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
-        _, y, (a0, a1, a2), (place0, place1, place2), options, shapes, signature = node
+        _, y, (a0, a1, a2), (place0, place1, place2), options, _, signature = node
         if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         cts, start = sweep.cts, sweep.start
         if place0 >= 0:
             g = rule0(ct, y, a0, a1, a2, *options) if options else rule0(ct, y, a0, a1, a2)
-            if shapes is not None:
-                g = unbroadcast(g, shapes[0])
             if start:
                 sweep.add(place0, g)
             elif cts[place0] is None:
@@ -417,8 +415,6 @@ def _pull_three(op: Any) -> Callable[..., None]:
                 cts[place0] = cts[place0] + g
         if place1 >= 0:
             g = rule1(ct, y, a0, a1, a2, *options) if options else rule1(ct, y, a0, a1, a2)
-            if shapes is not None:
-                g = unbroadcast(g, shapes[1])
             if start:
                 sweep.add(place1, g)
             elif cts[place1] is None:
@@ -427,8 +423,6 @@ def _pull_three(op: Any) -> Callable[..., None]:
                 cts[place1] = cts[place1] + g
         if place2 >= 0:
             g = rule2(ct, y, a0, a1, a2, *options) if options else rule2(ct, y, a0, a1, a2)
-            if shapes is not None:
-                g = unbroadcast(g, shapes[2])
             if start:
                 sweep.add(place2, g)
             elif cts[place2] is None:
