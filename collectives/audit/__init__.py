@@ -4,6 +4,7 @@
 `collector`   is loaded into a program of PyTorch, and keeps gradients, parameters and updates
 `one_rank`    a process group for a run of one process with the rows of one rank
 `files`       the files of both, and the places of the pieces of parameters
+`page`        an HTML page of a report
 `judge`       the verdict: what is wrong, where, and how to mend it
 ============  ====================================================================================
 
@@ -13,6 +14,7 @@
 from .files import Cut, read_map, read_steps, write
 from .judge import Judge
 from .mesh import Mesh
+from .page import page
 from .report import Finding, Report, Verdict
 
-__all__ = ["Cut", "Finding", "Judge", "Mesh", "Report", "Verdict", "read_map", "read_steps", "write"]
+__all__ = ["Cut", "Finding", "Judge", "Mesh", "Report", "Verdict", "page", "read_map", "read_steps", "write"]

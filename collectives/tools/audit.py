@@ -25,6 +25,7 @@ from autograd.errors import RingtapeError
 from ..audit.files import boxes, read_map, read_steps
 from ..audit.judge import Judge
 from ..audit.mesh import Mesh
+from ..audit.page import page
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
 
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--part", action="append", default=[], metavar="DIR", help="a run with --data K/N, for each K in order"
     )
     judge.add_argument("--json", action="store_true", help="print one object")
+    judge.add_argument("--page", metavar="FILE", help="write an HTML page of the verdicts, too")
     for each in (collect, judge):
         each.add_argument(
             "--mesh", type=_mesh, metavar="dp=2,tp=2", help="the axes of the ranks; the last varies fastest"
@@ -128,5 +130,7 @@ def _judge(args: argparse.Namespace) -> int:
     moved, parts = ([read_steps(each) for each in of] for of in (args.ulp, args.part))
     cuts = read_map(args.map, mesh.sizes) if args.map else {}
     report = Judge(job, read_steps(args.against), moved, parts, args.mesh, cuts).report()
+    if args.page:
+        page(report, args.job).write(args.page)
     print(json.dumps(report.as_json(), indent=1) if args.json else report)
     return report.status

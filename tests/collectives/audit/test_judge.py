@@ -251,6 +251,11 @@ def test_the_command(runs: dict[str, Any], tmp_path: Path, capsys: pytest.Captur
     assert main([*arguments, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["findings"][0]["parameters"] == ["w1"] and found["step"] == 0
+    assert main([*arguments, "--page", str(tmp_path / "audit.html")]) == 1
+    text = (tmp_path / "audit.html").read_text()
+    assert '<tr class="wrong"><td>w1</td><td class="cause">factor</td>' in text and text.count("<circle") == 6
+    assert '<tr class="right"><td>b</td>' in text and "<script" not in text and "http" not in text
+    capsys.readouterr()
     assert main(["audit", "judge", str(tmp_path / "none"), "--against", str(runs["f8"])]) == 2
     assert "no rank-R/step-S.npz in it" in capsys.readouterr().err
     with pytest.raises(SystemExit):
