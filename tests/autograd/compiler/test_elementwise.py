@@ -14,6 +14,7 @@ from autograd.compiler import build, operations
 from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of, may_report, pointer_of
 from autograd.compiler.machine import INVALID, OVERFLOW, Table, compile_loops, is_available
 
+from ...tables import each
 from .running import DTYPES, SPECIAL, elementwise, forget, made, numbers, run, same
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
@@ -23,8 +24,9 @@ CASTS = [(a, b) for a in DTYPES for b in DTYPES if not (a in ("f4", "f8") and b 
 SHAPES = [(), (1,), (5,), (67,), (3, 16), (4, 3, 5)]
 
 
-@pytest.mark.parametrize(("name", "dtype"), STEPS)
-def test_a_ufunc_has_numpys_bits(name: str, dtype: str) -> None:
+@each(STEPS, lambda step: step[1])
+def test_a_ufunc_has_numpys_bits(step: tuple[str, str]) -> None:
+    name, dtype = step
     random, function = np.random.default_rng(len(name)), getattr(np, name)
     count = UFUNCS[name][0]
     # All pairs of special numbers, in a contiguous loop that is vectorized.
@@ -38,8 +40,9 @@ def test_a_ufunc_has_numpys_bits(name: str, dtype: str) -> None:
         elementwise(function, steps, [made(shape, dtype, random) for _ in range(count)], shape)
 
 
-@pytest.mark.parametrize(("source", "target"), CASTS)
-def test_a_cast_has_numpys_bits(source: str, target: str) -> None:
+@each(CASTS, lambda cast: cast[0])
+def test_a_cast_has_numpys_bits(cast: tuple[str, str]) -> None:
+    source, target = cast
     random = np.random.default_rng(1)
     for shape in ((400,), (3, 7)):
         x = made(shape, source, random)
@@ -129,8 +132,8 @@ def test_chains(data: st.DataObject) -> None:
                 values.append(None)
     loop = Loop(shape, tuple(pointer_of(x) for x in (*arrays, *outputs)), tuple(steps))
     assert run(loop, [*arrays, *outputs]) >= 0
-    for found, each in zip(outputs, needed, strict=True):
-        assert same(found, each), loop
+    for found, one in zip(outputs, needed, strict=True):
+        assert same(found, one), loop
 
 
 def test_operands_that_are_only_read_may_overlap() -> None:

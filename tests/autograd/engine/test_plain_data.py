@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy
@@ -14,6 +15,8 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
+
+from ...tables import each
 
 EXITS: dict[str, Callable[[Any], Any]] = {
     "float(x)": lambda x: float(x),
@@ -71,9 +74,10 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("name", EXITS)
-def test_inside_a_transform(name: str, transform: str) -> None:
+@each(product(EXITS, TRANSFORMS), lambda case: case[1])
+def test_inside_a_transform(case: tuple[str, str]) -> None:
+    name, transform = case
+
     def function(x: Any) -> Any:
         left = EXITS[name](x * 1.5)
         return x * (left[()] if isinstance(left, numpy.ndarray) else left)

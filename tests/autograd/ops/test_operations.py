@@ -6,6 +6,7 @@ registry has an operation that has neither a case there nor a reason in `WITHOUT
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -225,10 +226,9 @@ KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex
                     numpy.bool_]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "where"])
-@pytest.mark.parametrize("left", KINDS[:4], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("right", KINDS, ids=lambda k: k.__name__)
-def test_promotion_is_numpys_and_gradients_have_their_operands_dtype(name: str, left: Any, right: Any) -> None:
+@each(itertools.product(["add", "multiply", "divide", "maximum", "where"], KINDS[:4], KINDS), lambda case: case[0])
+def test_promotion_is_numpys_and_gradients_have_their_operands_dtype(case: tuple[str, Any, Any]) -> None:
+    name, left, right = case
     if name == "maximum" and "c" in (numpy.dtype(left).kind, numpy.dtype(right).kind):
         return  # complex numbers have no order
     mask = numpy.array([True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from autograd.errors import DtypeError, OptionError, RingtapeError, ShapeError
 from autograd.random import Key, continuous, discrete, keys, philox
 from autograd.random.discrete import multiply_high
 from autograd.random.normal_quantile import standard_normal
+
+from ...tables import each
 
 Draw = Callable[..., np.ndarray[Any, Any]]
 
@@ -61,10 +64,9 @@ def test_a_part_is_the_slice_of_the_whole(
     assert bits(mine) == bits(whole[part])
 
 
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("dim", [0, 1, 2])
-def test_the_number_of_ranks_does_not_change_the_numbers(name: str, ranks: int, dim: int) -> None:
+@each(itertools.product(DRAWS, [1, 2, 3, 5, 8], [0, 1, 2]), lambda case: case[0])
+def test_the_number_of_ranks_does_not_change_the_numbers(case: tuple[str, int, int]) -> None:
+    name, ranks, dim = case
     shape = (13, 70, 45)
     whole = DRAWS[name](Key(1, "w"), shape)
     ends = [shape[dim] * r // ranks for r in range(ranks + 1)]

@@ -21,7 +21,8 @@ RANKS = (2, 3, 4, 5)
 
 def in_turn(most: Mapping[str, int]) -> list[Any]:
     """Each name with all numbers of ranks up to its most: by default an even and an odd one, which change from name to
-    name. Of 24 faults that were planted in `collectives.scale`, none was seen on one number of ranks and not on others.
+    name. Of 24 faults that were planted in `collectives.scale`, no habit told one number of ranks from the others, and
+    one layer told an even number from an odd one.
     """
     cases = []
     for i, (name, last) in enumerate(most.items()):
