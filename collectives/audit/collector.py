@@ -97,7 +97,7 @@ class Collector:
         from torch.overrides import TorchFunctionMode
 
         self.torch, self.options = torch, options
-        self.step, self.is_ready, self.is_on = 0, False, False
+        self.step, self.is_ready, self.is_on, self.is_inside = 0, False, False, False
         self.names: dict[str, Any] = {}
         self.whose: dict[int, int] = {}  # by parameter: the number of its optimizer
         self.optimizers: list[Any] = []
@@ -115,7 +115,11 @@ class Collector:
             """Sees the changes of gradients between backward and the step."""
 
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                return collector.changed(function, args, kwargs or {})
+                is_inside, collector.is_inside = collector.is_inside, True
+                try:
+                    return collector.changed(function, args, kwargs or {})
+                finally:
+                    collector.is_inside = is_inside
 
         self.mode = Changes()
         self.change_names = {"mul_", "div_", "__imul__", "__itruediv__", "__idiv__", "clamp_", "clip_", "clamp_max_",
@@ -242,6 +246,8 @@ class Collector:
             self.watch(True)
 
     def watch(self, is_on: bool) -> None:
+        if self.is_inside:  # the mode is off inside its own handler, as in a backward that it sees
+            return
         if is_on and not self.is_on:
             self.mode.__enter__()
         elif self.is_on and not is_on:

@@ -168,7 +168,7 @@ class AtStep:
         self.judge, self.t, self.mesh, self.ranks = judge, t, judge.mesh, judge.job[t]
         self.reference: Step = next(iter(judge.reference[t].values()))
         self.names = [name for name in self.reference.names if self.reference.get("grad", name) is not None]
-        self.microbatches = max(len(step.meta["losses"]) for step in self.ranks.values())
+        self.microbatches = max(1, *(len(step.meta["losses"]) for step in self.ranks.values()))
         self.is_comparable = True
         self.right: list[str] = []
 
@@ -441,6 +441,10 @@ class Pieces:
         spread = max(factors.values()) - min(factors.values())
         return sum(factors.values()) / len(factors) if spread <= 2 * self.precision(top) * top else None
 
+    def is_one_number(self) -> bool:
+        """Whether the right gradient has one number that is not zero, of which every gradient is a multiple."""
+        return int((np.abs(self.whole) > self.tolerance).sum()) <= 1
+
     def named(self, c: float) -> str:
         return self.mesh.names_of(c, self.precision(c), self.at.microbatches)
 
@@ -459,10 +463,14 @@ class Pieces:
         if factors is None:
             return None
         c = self.alike(factors)
+        if c is None and self.is_one_number():
+            return None
         if c is None:
             each = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in factors.items())
             return Finding("factor", f"another factor on each rank: {each}", FIXES["each"])
         named = self.named(c)
+        if not named and self.is_one_number():
+            return None
         more = "; with pairwise unequal sizes one can tell" if ", or " in named else ""
         digits = -math.floor(math.log10(self.precision(c)))
         return Finding("factor", f"{c:.{min(digits, 6)}g} times right{named and f': {named}{more}'}",
@@ -484,6 +492,8 @@ class Pieces:
                 continue
             is_whole = abs(c - 1) <= self.precision(1)
             named = "" if is_whole else self.named(c)
+            if not is_whole and not named and self.is_one_number():
+                continue
             times = "" if is_whole else f"{c:.6g} times{named and f' ({named})'} "
             over = self.mesh.shown(axes)
             text = f"the ranks of {over} hold addends (P), used as copies (I): their sum is {times}right"
@@ -522,7 +532,7 @@ class Pieces:
 
     def weights(self) -> Finding | None:
         """Of the parts of the ranks' rows."""
-        batches = range(max(1, self.at.microbatches))
+        batches = range(self.at.microbatches)
         runs = self.at.judge.parts
         parts = [x for run in runs for m in batches for x in self.at.beside([run], f"part {m}", self.name)]
         if len(parts) != len(runs) * len(batches):

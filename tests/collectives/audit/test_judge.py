@@ -198,6 +198,19 @@ def test_weights_need_parts(runs: dict[str, Any], tmp_path: Path) -> None:
     assert report.findings[1][0].cause == "consequence"
 
 
+def test_one_number_is_a_multiple_of_any_other(tmp_path: Path) -> None:
+    """So a factor counts only where it is a power of a number of ranks."""
+    w = {"a": [0.0]}
+    audit.write(tmp_path / "ref", 0, 1, 0, {"a": [2.0]}, w)
+    for name, g in (("other", (3.1, 3.1)), ("each", (2.0, 5.1)), ("twice", (4.0, 4.0))):
+        for rank in range(2):
+            audit.write(tmp_path / name, rank, 2, 0, {"a": [g[rank]]}, w)
+    reference = audit.read_steps(tmp_path / "ref")
+    found = {name: one(audit.Judge(audit.read_steps(tmp_path / name), reference).report())[0]
+             for name in ("other", "each", "twice")}  # fmt: skip
+    assert found == {"other": "unknown", "each": "unknown", "twice": "factor"}
+
+
 def test_the_cause_nearest_the_loss_comes_first(runs: dict[str, Any], tmp_path: Path) -> None:
     def change(grads: list[Arrays], t: int) -> None:
         for rank, g in enumerate(grads):
