@@ -481,8 +481,12 @@ class Mesh:
         return is_due(self.norms)
 
     @typed_errors
-    def quiet(self, is_quiet: bool) -> None:
-        """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step."""
+    def quiet(self, is_quiet: bool, together: Sequence[str] = ()) -> None:
+        """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step.
+
+        Along the axes `together` no rank replays, so that they may be asked for values.
+        """
+        self.together = frozenset(together)
         self.__class__ = _QuietMesh if is_quiet else Mesh
         for group in (self.ranks, *(axis.group for axis in self._axes.values())):
             if group.checks is not None:
@@ -620,6 +624,8 @@ class _QuietMesh(Mesh):
         return False
 
     def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
+        if self.together.issuperset(group.axes):
+            return super().exchange(group, data)
         raise CaptureError(
             "capture: this call of a captured step is no replay on this rank, and needs to know values of the other "
             f"ranks of {group.name!r}, which may replay and give none\n  fix: call the step itself, or give arguments "

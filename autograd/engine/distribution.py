@@ -110,9 +110,9 @@ class Distribution(Protocol):
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the user has computed: whether it is compared with ours."""
 
-    def quiet(self, is_quiet: bool) -> None:
+    def quiet(self, is_quiet: bool, together: Sequence[str] = ()) -> None:
         """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step. It is not
-        asked where `is_alone`."""
+        asked where `is_alone`. Along the axes `together` no rank replays, so that they may be asked for values."""
 
     # -- values of all ranks ---------------------------------------------------------------------------------------
     def group(self, axes: Sequence[str] | None = None) -> Group:
@@ -178,7 +178,7 @@ class Alone:
     def is_norm_due(self) -> bool:
         return False
 
-    def quiet(self, is_quiet: bool) -> None:
+    def quiet(self, is_quiet: bool, together: Sequence[str] = ()) -> None:
         pass
 
     def group(self, axes: Sequence[str] | None = None) -> Group:

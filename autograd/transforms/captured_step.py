@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn, overload
 
@@ -37,12 +35,13 @@ from ..errors import (
 )
 from .guards import Form, Guard, Seen, entry, in_other, is_heard, others_may_read
 from .launch_graph import Launches, copied, require_device
-from .memory import Beside, Left, Memory, Watch, is_large
+from .memory import Memory, Watch, is_large
 from .proving import proved_run
 from .reach import Change, Reach
 from .recorder import Held, OfForm, Recorder, Rehearsal, decides_otherwise, difference
 from .replay import Departed, compiled, in_order
 from .tracing import TracedRun
+from .verification import Comparison, Count, Counts, interval, told, unrecorded
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -58,8 +57,6 @@ _MOST_FIRSTS = 4
 """The recordings, with other decisions on data each, that wait for a second one."""
 _OTHER_DECISIONS = range(3, 19)
 """The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
-_REPLAYS = 600
-"""From the 32nd replay on comparisons take about as much time as one replay in so many."""
 
 
 class CapturedStep:
@@ -75,7 +72,7 @@ class CapturedStep:
         The number of calls that ran the step itself because a decision on data was another one than in the record.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, counts: Counts | None = None):
         functools.update_wrapper(self, step, updated=())
         self._step, self._warmup, self._options = step, warmup, (warmup, verify)
         self._thread: int | None = None  # the thread that this is of: the first that calls it
@@ -89,13 +86,14 @@ class CapturedStep:
         self._last: _Plan | _LaunchPlan | None = None
         self._made: list[tuple[Any, _Plan | _LaunchPlan]] = []
         self._departed: dict[Any, int] = {}  # by form: the calls that ran the step itself
-        self._runs = 0  # calls that were no replays at once
-        self._first_plan = warmup + 3  # the first call at which another rank may replay
+        self._counts = Counts(warmup, verify) if counts is None else counts  # one for all names of keyword arguments
+        self._on: Count | None = None  # that of the mesh of the last call that was no replay at once
+        self._counted = 0  # the replays that are counted there
         self._count = 0  # of the recorded calls since a replay
         self._replays = 0  # at the last recorded call
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
-        self._cost = math.inf  # of a comparison, in replays
+        self._cost = float("inf")  # of a comparison, in replays
         self.replays = 0
         self.departures = 0
 
@@ -136,7 +134,11 @@ class CapturedStep:
             except Departed:
                 return self._general(args, plan)
             except UNTYPED as error:
+                self._count_error()
                 _raise_typed(error)
+            except RingtapeError:
+                self._count_error()
+                raise
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -154,8 +156,17 @@ class CapturedStep:
             return self(*args)
         key = tuple(words)
         if key not in self._others:
-            self._others[key] = CapturedStep(_WithWords(self._step, key), *self._options)
-        return self._others[key](*args, *words.values())
+            self._others[key] = CapturedStep(_WithWords(self._step, key), *self._options, self._counts)
+        other = self._others[key]
+        if state.distribution.is_alone:
+            return other(*args, *words.values())
+        self._count_calls()
+        other._aim(other._count_calls())
+        try:
+            return other(*args, *words.values())
+        finally:
+            other._count_calls()
+            self._aim(self._count_calls())
 
     def __get__(self, instance: Any, owner: Any = None) -> CapturedStep:
         """The captured step of an object whose class has this one as a method. Those of 16 objects are kept."""
@@ -178,44 +189,101 @@ class CapturedStep:
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
         plan, n = self._last, self.replays
+        if not state.distribution.is_alone:
+            return self._on_ranks(args)
         self._verified = 2 * n + 1
-        if not isinstance(plan, _Plan) or not state.distribution.is_alone:
+        if not isinstance(plan, _Plan):
             return self(*args)
-        reach = plan.guard.reach
-        start = perf_counter()
-        before = Memory(reach) if plan.guard.is_left_other else Memory.of(reach, plan.guard.changing)
-        ready = perf_counter()
-        try:
-            found = plan.enter(args)
-        except Departed:
-            found = None
-        except UNTYPED as error:
-            _raise_typed(error)
-        if found is None:  # another form, or another decision on data: nothing has changed
+        made = self._compared(plan, lambda: plan.enter(args))
+        if made is None or made.found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n
             return self._general(args)
-        done = perf_counter()
-        self.replays += 1
-        left = Left(reach, found)
-        before.give_back()
-        with Beside():
-            result = self._step(*args)
-        other = left.difference(flatten(result)[0])
-        self._verified = n + self._interval(n + 1, ready - start + perf_counter() - done, done - ready)
+        other = made.difference(self._step, args)
+        self._cost = min(self._cost, made.cost)
+        self._verified = n + interval(n + 1, self._cost)
         if other:
-            self._forget(plan)
-            raise CaptureError(
-                f"capture: replay {n + 1} of the step has left another value than the step itself, which has run "
-                f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
-                "contract in the help of `capture`. Replays since the last comparison may be wrong, too; the state is "
-                "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
-            )
-        return plan.structure.rebuild(found)
+            self._refuse_other(plan, other)
+        return plan.structure.rebuild(made.found)
 
-    def _interval(self, n: int, seconds: float, of_replay: float) -> int:
-        """The number of replays from the comparison of the n-th, which has taken some seconds, to the next."""
-        self._cost = min(self._cost, seconds / max(of_replay, 1e-9))
-        return n if n < 32 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
+    def _compared(self, plan: _Plan, replay: Callable[[], Any]) -> Comparison | None:
+        """A replay that the step itself may follow; None if it departs."""
+        try:
+            made = Comparison(plan.guard, replay)
+        except Departed:
+            return None
+        except UNTYPED as error:
+            _raise_typed(error)
+        self.replays += made.found is not None
+        return made
+
+    def _refuse_other(self, plan: _Plan, other: str) -> NoReturn:
+        self._forget(plan)
+        raise CaptureError(
+            f"capture: replay {self.replays} of the step has left another value than the step itself, which has run "
+            f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
+            "contract in the help of `capture`. Replays since the last comparison may be wrong, too; the state is "
+            "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
+        )
+
+    # -- several ranks -----------------------------------------------------------------------------------------------
+    def _count_calls(self) -> Count:
+        """The count of the calls on this mesh. Replays since it was last asked are those of the mesh before."""
+        if self._on is not None:
+            self._on.calls += self.replays - self._counted
+        self._counted = self.replays
+        found = self._on = self._counts.of(state.distribution)
+        return found
+
+    def _aim(self, count: Count) -> None:
+        """Let the call that is due be no replay at once."""
+        self._verified = self.replays + count.due - count.calls - 1
+
+    def _count_error(self) -> None:
+        """Count a call whose replay has raised an error. Other ranks may have run the step itself, which raises it."""
+        if not state.distribution.is_alone:
+            self._counted -= 1
+            self._verified -= 1
+
+    def _on_ranks(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
+        """A call on several ranks that was no replay at once."""
+        count = self._count_calls()
+        count.calls += 1
+        try:
+            if count.calls == count.due:
+                return self._verify_on_ranks(args, count, departed)
+            return self._otherwise(args, departed)
+        finally:
+            self._counted = self.replays
+            self._aim(count)
+
+    def _verify_on_ranks(
+        self, args: tuple[Any, ...], count: Count, departed: _Plan | _LaunchPlan | None
+    ) -> Any:
+        """The call that all ranks verify if each of them replays it. Else each does what it does at another call."""
+        count.skip()
+        plan: Any = None
+        made = None
+        if departed is None and state.recording is None and not is_heard():
+            form = Form(args)
+            plan = next((each for each in self._plans.get(form.key, ()) if each.holds()), None)
+            if isinstance(plan, _Plan):
+                self._last = plan
+                made = self._compared(plan, lambda: plan.run(*form.arrays))
+                departed = plan if made is None else None
+        result = self._otherwise(args, departed) if made is None else plan.structure.rebuild(made.found)
+        if not self._counts.axes:  # it sends nothing
+            return result
+        axes = self._counts.axes
+        group = state.distribution.group(axes)
+        if not all(told(group, made is not None)) or made is None:
+            return result
+        other = made.difference(self._step, args, axes)
+        found = told(group, (other, made.cost))
+        count.compared(max(cost for _, cost in found))
+        others = [f"on rank {rank}, {text}" for rank, (text, _) in zip(group.ranks, found, strict=True) if text]
+        if others:
+            self._refuse_other(plan, "; ".join(others))
+        return result
 
     def _forget(self, plan: _Plan) -> None:
         self._last = None
@@ -225,17 +293,19 @@ class CapturedStep:
 
     def _general(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
         """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
+        return (self._otherwise if state.distribution.is_alone else self._on_ranks)(args, departed)
+
+    def _otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None) -> Any:
+        """Replay another plan, run the step itself, or record it."""
         if state.recording is not None:
             raise TapeError(
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
                 "the tape and backward into the step"
             )
-        self._runs += 1
-        if is_heard():
-            return self._step(*args)
-        if self._warmup > 0:
-            self._warmup -= 1
-            return self._step(*args)
+        self._counts.runs += 1
+        if is_heard() or self._warmup > 0:
+            self._warmup -= not is_heard()
+            return unrecorded(self._step, args, self._counts)
         form = Form(args)
         for plan in self._plans.get(form.key, ()):
             if plan is not departed and plan.holds():
@@ -333,7 +403,7 @@ class CapturedStep:
             first = None
         given = form.copied()
         # The ranks compare the first runs, which are recorded at the same calls on all of them.
-        is_quiet = self._runs >= self._first_plan and not state.distribution.is_alone
+        is_quiet = self._counts.is_late and not state.distribution.is_alone
         roots = list(self._roots(form, first))
         reach = Reach(roots)
         recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
@@ -351,6 +421,8 @@ class CapturedStep:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
             recorder.watch.end()
+        if not state.distribution.is_alone:
+            self._counts.note_axes(recorder.axes())
         form.require_unwritten(given)
         of.is_done, of.result = True, form.own(given, result)
         result = of.result

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ import numpy as np
 
 from ..arrays.capture import Capture, Whole, set_capture
 from ..engine.dispatch import announce
+from ..engine.events import listeners
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.sweep import Sweep
@@ -26,7 +28,7 @@ from ..engine.tensor import TENSORS
 from ..errors import CaptureError
 from ..random.keys import get_state, set_state
 from .reach import Reach
-from .recorder import accumulate, adopt
+from .recorder import Silent, accumulate, adopt
 
 __all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
 
@@ -322,21 +324,31 @@ def _is_as(a: Any, b: Any) -> bool:
 class Beside(Capture):
     """A run of a step beside its replay. As a context it lets running averages stay in their arrays, as rows do.
 
-    Nothing is recorded, and operations run as by themselves.
+    Nothing is recorded, and operations run as by themselves. On several ranks it sends what replays send, if it
+    `is_quiet`, and what the step asks of ranks along the axes `together`, which all run it.
     """
 
     sweep_class = Sweep
 
-    def __init__(self) -> None:
+    def __init__(self, together: Sequence[str] = (), is_quiet: bool = True) -> None:
         super().__init__()
         self._calls = _Calls(self)
+        self._ranks = None if state.distribution.is_alone else state.distribution
+        self._is_quiet, self._together = is_quiet, together
+        self._entry = (threading.get_ident(), Silent())
 
     def __enter__(self) -> Beside:
         state.recorder = self
         set_capture(self._calls)
+        if self._ranks is not None:  # what communicates asks, and is compared as that of a replay
+            listeners.append(self._entry)
+            self._ranks.quiet(self._is_quiet, self._together)
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if self._ranks is not None:
+            self._ranks.quiet(False)
+            listeners.remove(self._entry)
         set_capture(None)
         state.recorder = None
 

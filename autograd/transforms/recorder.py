@@ -11,7 +11,7 @@ replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,12 +28,13 @@ from ..engine.sweep import Sweep
 from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
+from ..layouts.layout import V
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import Optimizer, remove_gradients
 from ..optim.groups import Numbers, assign
 
 __all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
-           "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
+           "axes_of_copies", "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -221,6 +222,7 @@ class Recorder(Capture):
         self._numbers: list[Numbers] = []  # of optimizers
         self.stateful: list[Any] = []  # objects that were followed
         self.changing: dict[int, Any] = {}  # what rows change, such as parameters and optimizers
+        self._axes: set[str] = set()  # along which rows communicate
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
@@ -254,6 +256,10 @@ class Recorder(Capture):
         """Notice the assignments of hyperparameters of the optimizers among some objects, and of what these wrap."""
         found = [*objects, *(getattr(x, "optimizer", None) for x in objects)]
         self._numbers = [Numbers(x) for x in found if isinstance(x, Optimizer)]
+
+    def axes(self) -> set[str]:
+        """The axes along which the rows communicate."""
+        return self._axes | axes_of_copies(self.changing.values())
 
     def _note_assigned(self) -> None:
         """Add a row for each assignment of the program since the last row that changes something."""
@@ -409,6 +415,8 @@ class Recorder(Capture):
         row.of = of
         if changes:
             self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
+        if changes == "messages":
+            self._axes.update(args[0].value.axes)
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
@@ -593,6 +601,14 @@ class Rehearsal(Recorder):
             id(self._values[x.at]): arg for x, arg in zip(known.args, args, strict=False) if x.__class__ is Slot
         }
         return _copied(known.value, operands)
+
+
+def axes_of_copies(objects: Iterable[Any]) -> set[str]:
+    """The axes along which the ranks have copies or parts of what optimizers among the objects update."""
+    found = [x for each in objects for x in (each, getattr(each, "optimizer", None))]
+    optimizers = [x for x in found if isinstance(x, Optimizer)]
+    layouts = [p.layout for optimizer in optimizers for p in optimizer.parameters if p.layout is not None]
+    return {name for layout in layouts for name, label in layout.items() if label is not V}
 
 
 def _part(x: Any, path: tuple[int, ...]) -> Any:

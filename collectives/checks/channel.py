@@ -45,6 +45,7 @@ class Checks:
     """
 
     __slots__ = ("_leaves", "copies", "ends", "lines", "objectives", "parts", "sampling")
+    is_quiet = False
 
     def __init__(self, *, never: bool = False):
         self.sampling = Sampling.never() if never else Sampling()
@@ -127,6 +128,7 @@ class QuietChecks(Checks):
     """Checks while a rank records a step that other ranks may replay: they count and compare the calls alone."""
 
     __slots__ = ()
+    is_quiet = True
     is_due = takes_copies = takes_parts = False
 
     def count_call(self) -> bool:

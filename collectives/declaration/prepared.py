@@ -105,6 +105,11 @@ class Prepared:
         self._is_flat = False  # whether the operand needs no reshaping for the transport
         self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        axes: tuple[str, ...] = self.call.axes
+        return axes
+
     def apply(self, x: Tensor | None) -> Tensor:
         """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
         array: Any = None if x is None else x.array
@@ -220,10 +225,11 @@ class Prepared:
 
     def _announce(self, x: Any, is_recorded: bool | None, operand: Tensor | None) -> Any:
         collective, given = self.collective, () if operand is None else (operand,)
-        if state.recorder is not None:
-            return recorded(_run, Whole(self), x, is_recorded, changes="messages", name=collective.name)
         with events.emitting("forward", collective.name, collective, given or (x,), self):
-            y = self.run(x, is_recorded, operand, True)
+            if state.recorder is not None:
+                y = recorded(_run, Whole(self), x, is_recorded, changes="messages", name=collective.name)
+            else:
+                y = self.run(x, is_recorded, operand, True)
         events.emit("end", "forward", collective.name, collective, given, y)
         return y
 

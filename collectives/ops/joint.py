@@ -51,9 +51,17 @@ class Runs(Protocol):
 
     group: Communicator
     """The channel of the requests."""
+    axes: tuple[str, ...]
+    """Along which they are."""
 
     def forward(self, arrays: list[Any]) -> list[Any]:
         """The results of all operands."""
+
+    announces_first: bool
+    """Whether a sweep announces at its begin, else at the step."""
+
+    def announce(self) -> None:
+        """Compare with the other ranks which gradients a sweep sums. A replay of a captured step compares nothing."""
 
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         """Prepare for a sweep that reaches the outputs, at the places `first` to `step` - 1."""
@@ -81,6 +89,10 @@ class JointCall:
     layouts: list[Layout]
     runs: Runs
     _described: tuple[list[Any], str] = field(default=([], ""), init=False)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.on.names
 
     def describe(self, operands: Sequence[Tensor]) -> str:
         """The dtypes and shapes of the whole operands, as a text for the comparison between the ranks."""
@@ -145,9 +157,9 @@ class Joint(Step):
         recording, on, layouts = state.recording, call.on, call.layouts
         if not operands:
             return []
-        if state.recorder is not None:
+        if state.recorder is not None and not announced:
             state.recorder.read_all(operands)
-        elif listeners and not announced:
+        if listeners and not announced:
             with events.emitting("forward", self.name, self, operands, call):
                 results = self.record(operands, call, called, True)
             events.emit("end", "forward", self.name, self, operands, results)
@@ -226,6 +238,8 @@ class Joint(Step):
         """The step in a sweep of a step that is captured: the sums are one call, and each gradient is one."""
         is_sum = call.on.group.size > 1 or not self.of.silent
         if is_sum:
+            if not call.runs.announces_first:
+                call.runs.announce()
             found = recorded(_summed, Whole(call.runs), *cotangents, changes="messages", name=self.name)
         else:
             found = [(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None]
@@ -246,7 +260,8 @@ class Joint(Step):
     def _recorded(self, cotangents: list[Any], call: JointCall, operands: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """The adjoints of a recorded sweep, as Tensors, one operand after another."""
         on = call.on
-        used = used_on_any(cotangents, on.group, on)
+        announce_gradients(on, len(cotangents))
+        used = used_on_any(cotangents, on.group)
         for i in reversed(range(len(used))):
             g = cotangents.pop()
             if used[i]:
@@ -288,18 +303,25 @@ class _Begin:
         self.runs, self.first, self.step = runs, first, step
 
     def __call__(self, sweep: Sweep) -> None:
-        if state.recorder is None and sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
-            self.runs.begin(sweep, self.first, self.step)
+        if sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
+            if state.recorder is None:
+                self.runs.begin(sweep, self.first, self.step)
+            elif self.runs.announces_first:
+                self.runs.announce()
 
 
-def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bool]:
+def announce_gradients(on: Axis, n: int) -> None:
+    """Compare with the other ranks that a sweep is at the step of so many operands."""
+    if on.group.checks is not None:
+        on.group.checks.count_call()
+        on.group.announce(lambda: f"gradients of {n} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
+
+
+def used_on_any(cotangents: list[Any], group: Communicator) -> list[bool]:
     """Whether any rank has a cotangent, for each output."""
     used = [g is not None for g in cotangents]
-    if on.group.size == 1:
+    if group.size == 1:
         return used
-    if group.checks is not None:
-        group.checks.count_call()
-    group.announce(lambda: f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
     return [bool(n) for n in group.run(Request("all_reduce", np.array(used, np.float32)))]
 
 
@@ -334,17 +356,29 @@ class OneByOne:
     """
 
     def __init__(self, of: Collective, operands: Sequence[Tensor], calls: Sequence[Call], on: Axis):
-        self.of, self.calls, self.on, self.group = of, calls, on, on.group
+        self.of, self.calls, self.on, self.group, self.axes = of, calls, on, on.group, on.names
         self._results = [Result.of(x, call) for x, call in zip(operands, calls, strict=True)]
 
     def forward(self, arrays: list[Any]) -> list[Any]:
         return [self.of._forward(x, call) for x, call in zip(arrays, self.calls, strict=True)]
 
+    announces_first = False
+
+    def announce(self) -> None:
+        announce_gradients(self.on, len(self.calls))
+
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         """Nothing is prepared."""
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        used = used_on_any(cotangents, self.group, self.on)
+        self.announce()
+        yield from self._summed(cotangents)
+
+    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
+        return list(self._summed(cotangents))
+
+    def _summed(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+        used = used_on_any(cotangents, self.group)
         started: deque[Any] = deque()
         for i in reversed(range(len(used))):
             g = cotangents.pop()
@@ -355,10 +389,6 @@ class OneByOne:
         while started:
             i, finish = started.popleft()
             yield i, finish()
-
-    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
-        sweep: Any = None  # which is not read
-        return list(self.adjoint(cotangents, sweep, 0))
 
     def sent(self, group: Probe) -> None:
         group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))

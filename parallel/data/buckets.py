@@ -227,7 +227,7 @@ class Buckets:
         reduction: Reduction | None = None,
         own_channel: bool = True,
     ):
-        self.on = on
+        self.on, self.axes = on, on.names
         self.group: Communicator = on.group.duplicate("gradients") if own_channel and on.group.size > 1 else on.group
         self.own_channel = own_channel
         self.reduction = reduction
@@ -389,6 +389,17 @@ class Buckets:
         ]  # fmt: skip
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
+    announces_first = True
+
+    def announce(self) -> None:
+        """Compare with the other ranks which gradients are summed."""
+        places, checks = self.places, self.on.group.checks
+        if places is not None and not (checks is not None and checks.is_quiet):
+            self.group.agree(
+                lambda: f"gradients of {len(self._parameters)} parameters (axis={'*'.join(self.axes)!r} "
+                f"buckets={len(places)}) in a backward sweep"
+            )
+
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         uses = _first_uses(sweep, first, step)
         if self.places is None:
@@ -396,8 +407,8 @@ class Buckets:
             self.settle_places(sorted(places, key=lambda i: -uses[first + i][0] if first + i in uses else 1))
         elif self.measuring is not None and self.measuring.is_complete and self not in _begun(sweep):
             self._choose_sizes(self.measuring)
+        self.announce()
         filling = _begun(sweep)[step] = _Filling(self, sweep, first)
-        filling.announce()
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
         if self.keeps_parts and not self.group.dry:
             nodes = sweep.recording.nodes
@@ -414,8 +425,8 @@ class Buckets:
         filling = _begun(sweep).pop(step, None)
         if filling is None:  # a sweep that returns cotangents
             self.settle_places(None)
+            self.announce()
             filling = _Filling(self, sweep, step - len(cotangents))
-            filling.announce()
         return filling.results(cotangents)
 
     def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
@@ -472,14 +483,6 @@ class _Filling:
         self.queue.extend((self, b) for b in range(len(places)))
         self._wait: dict[int, Callable[[], Any] | None] = {}
         self._times = None if runs.measuring is None else _Times(len(runs._parameters))
-
-    def announce(self) -> None:
-        """Compare with the other ranks which gradients are summed."""
-        runs, group = self._runs, self._runs.group
-        group.agree(
-            lambda: f"gradients of {sum(map(len, self._used))} parameters (axis={'*'.join(runs.on.names)!r} "
-            f"buckets={len(self.buckets)}) in a backward sweep"
-        )
 
     def part(self, i: int) -> Any:
         """The place of the i-th parameter's gradient in its bucket."""

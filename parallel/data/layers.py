@@ -185,6 +185,11 @@ class Layers:
         for layer in layers:
             interceptable(layer.module)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Along which its parameters are divided."""
+        return tuple({name for n in range(len(self.layers)) for name in self._runs(n).axes})
+
     def forget(self) -> None:
         """Parameters may have changed since the last pass. A captured step forgets them, too."""
         recorded(_forget, Whole(self), changes="messages")
