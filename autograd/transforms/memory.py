@@ -11,7 +11,7 @@ import operator
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NoReturn

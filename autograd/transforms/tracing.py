@@ -852,7 +852,7 @@ class TracedRun:
         return [read(frame) for read in self._results]
 
     def __str__(self) -> str:
-        calls = "".join(f"\n  stays a call of Python: {why}" for why in self.step.whys.values())
+        calls = "".join(f"\n  stays a call of Python: {why}" for why in dict.fromkeys(self.step.whys.values()))
         calls += "".join(f"\n  stays a call of NumPy: {why}" for why in dict.fromkeys(self.program.why))
         return f"{self.program}; made in {self.seconds:.2f} s{calls}"
 

@@ -57,12 +57,6 @@ class Runs(Protocol):
     def forward(self, arrays: list[Any]) -> list[Any]:
         """The results of all operands."""
 
-    announces_first: bool
-    """Whether a sweep announces at its begin, else at the step."""
-
-    def announce(self) -> None:
-        """Compare with the other ranks which gradients a sweep sums. A replay of a captured step compares nothing."""
-
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         """Prepare for a sweep that reaches the outputs, at the places `first` to `step` - 1."""
 
@@ -73,8 +67,11 @@ class Runs(Protocol):
         owned by the leaves.
         """
 
-    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
-        """The results of `adjoint` at once, without a sweep, in which nothing has begun before."""
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
+        """The results of `adjoint` in a step that is captured, whose requests are calls that a replay repeats.
+
+        What the ranks compare before is none of them.
+        """
 
     def sent(self, group: Probe) -> None:
         """Make the requests of the adjoint on `group`, if every operand was used."""
@@ -210,7 +207,7 @@ class Joint(Step):
         cotangents = sweep.given(len(places))
         on, leaves_too = call.on, sweep.wanted is None
         if state.recorder is not None and not sweep.record:
-            self._give_by_rows(cotangents, operands, places, call, sweep)
+            self._give_by_rows(cotangents, operands, places, call, sweep, step)
             return
         # Cotangents are removed from the list as they are used, because a leaf takes an array without a copy only if
         # nothing else refers to it.
@@ -233,14 +230,12 @@ class Joint(Step):
                         sweep.give(x, g)
 
     def _give_by_rows(
-        self, cotangents: list[Any], operands: Any, places: Any, call: JointCall, sweep: Sweep
+        self, cotangents: list[Any], operands: Any, places: Any, call: JointCall, sweep: Sweep, step: int
     ) -> None:
-        """The step in a sweep of a step that is captured: the sums are one call, and each gradient is one."""
-        is_sum = call.on.group.size > 1 or not self.of.silent
+        """The step in a sweep of a step that is captured, in which each gradient is a call."""
+        is_sum = call.on.group.size > 1
         if is_sum:
-            if not call.runs.announces_first:
-                call.runs.announce()
-            found = recorded(_summed, Whole(call.runs), *cotangents, changes="messages", name=self.name)
+            found = call.runs.by_rows(cotangents, sweep, step)
         else:
             found = [(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None]
         for i, g in found:
@@ -289,11 +284,6 @@ def _forward(runs: Runs, *arrays: Any) -> list[Any]:
     return found
 
 
-def _summed(runs: Runs, *cotangents: Any) -> list[tuple[int, Any]]:
-    """The results of the adjoint at once, as one call of a captured step."""
-    return runs.summed(list(cotangents))
-
-
 class _Begin:
     """Calls `Runs.begin` with the sweeps of a recording that contain the step."""
 
@@ -304,10 +294,7 @@ class _Begin:
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
-            if state.recorder is None:
-                self.runs.begin(sweep, self.first, self.step)
-            elif self.runs.announces_first:
-                self.runs.announce()
+            self.runs.begin(sweep, self.first, self.step)
 
 
 def announce_gradients(on: Axis, n: int) -> None:
@@ -362,22 +349,20 @@ class OneByOne:
     def forward(self, arrays: list[Any]) -> list[Any]:
         return [self.of._forward(x, call) for x, call in zip(arrays, self.calls, strict=True)]
 
-    announces_first = False
-
-    def announce(self) -> None:
-        announce_gradients(self.on, len(self.calls))
-
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         """Nothing is prepared."""
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        self.announce()
-        yield from self._summed(cotangents)
+        announce_gradients(self.on, len(self.calls))
+        yield from self.summed(cotangents)
 
-    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
-        return list(self._summed(cotangents))
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
+        announce_gradients(self.on, len(self.calls))
+        found: list[Any] = recorded(_summed, Whole(self), *cotangents, changes="messages", name="parameter entry")
+        return found
 
-    def _summed(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+    def summed(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+        """The index and the cotangent of each operand that some rank has used."""
         used = used_on_any(cotangents, self.group)
         started: deque[Any] = deque()
         for i in reversed(range(len(used))):
@@ -394,6 +379,11 @@ class OneByOne:
         group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))
         for result, call in zip(reversed(self._results), reversed(self.calls), strict=True):
             self.of._adjoint(np.zeros(result.shape, result.like.dtype), call.but(group=group))
+
+
+def _summed(runs: OneByOne, *cotangents: Any) -> list[tuple[int, Any]]:
+    """All requests, as one call of a captured step."""
+    return list(runs.summed(list(cotangents)))
 
 
 def _start(collective: Collective, x: Any, call: Call) -> Any:

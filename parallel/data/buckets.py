@@ -30,15 +30,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from autograd.arrays.capture import Whole, recorded
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.doors import door, is_there
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.recording import op_of, parents_of
+from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
-from autograd.errors import CaptureError, CommunicationError, RingtapeError
+from autograd.errors import CommunicationError, RingtapeError
 from collectives.mesh import Axis
 from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request, observed, observers
@@ -245,6 +247,8 @@ class Buckets:
         self.memory: SharedMemory | None = None
         self.is_early = False  # whether a bucket is started when it is complete
         self.reductions = Queue()  # one after another, so that all ranks start their calls in one order
+        # The buckets that a captured step has started: each with the flags of this rank, and what waits for its sum.
+        self.flying: deque[tuple[Bucket, list[float], Callable[[], Any] | None]] = deque()
 
     def forward(self, arrays: list[Any]) -> list[Any]:
         return arrays
@@ -389,8 +393,6 @@ class Buckets:
         ]  # fmt: skip
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
-    announces_first = True
-
     def announce(self) -> None:
         """Compare with the other ranks which gradients are summed."""
         places, checks = self.places, self.on.group.checks
@@ -408,9 +410,9 @@ class Buckets:
         elif self.measuring is not None and self.measuring.is_complete and self not in _begun(sweep):
             self._choose_sizes(self.measuring)
         self.announce()
-        filling = _begun(sweep)[step] = _Filling(self, sweep, first)
+        filling = _begun(sweep)[step] = self._filling(sweep, first)
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
-        if self.keeps_parts and not self.group.dry:
+        if self.keeps_parts and not self.group.dry and state.recorder is None:
             nodes = sweep.recording.nodes
             into = sweep.into = {} if sweep.into is None else sweep.into
             for k, use in uses.items():
@@ -426,33 +428,14 @@ class Buckets:
         if filling is None:  # a sweep that returns cotangents
             self.settle_places(None)
             self.announce()
-            filling = _Filling(self, sweep, step - len(cotangents))
+            filling = self._filling(sweep, step - len(cotangents))
         return filling.results(cotangents)
 
-    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
-        """The sums at once, bucket by bucket in the agreed order: the same buffers and requests as in a sweep.
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
+        return list(self.adjoint(cotangents, sweep, step))
 
-        Raises
-        ------
-        CaptureError
-            No sweep has settled the buckets yet.
-        """
-        if self.places is None:
-            raise CaptureError(
-                "capture: the first backward of a DataParallel model, which agrees on its buckets, was to be recorded\n"
-                "  fix: ag.capture(step, warmup=1), or more"
-            )
-        waits, uses = [], []
-        buckets = [self.bucket(b) for b in range(len(self.places))]
-        for bucket, place in zip(buckets, self.places, strict=True):
-            for j, i in enumerate(place.indices):
-                self.write(bucket, j, cotangents[i])
-            uses.append([0.0 if cotangents[i] is None else 1.0 for i in place.indices])
-            waits.append(self.start(bucket, uses[-1]))
-        return [
-            pair for bucket, used, wait in zip(buckets, uses, waits, strict=True)
-            for pair in self.results(bucket, used, None if wait is None else wait())
-        ]  # fmt: skip
+    def _filling(self, sweep: Sweep, first: int) -> _Filling:
+        return (_Filling if state.recorder is None else _RecordedFilling)(self, sweep, first)
 
     def sent(self, group: Probe) -> None:
         order = list(range(len(self._parameters)))[::-1]
@@ -474,7 +457,7 @@ class _Filling:
         places = runs.places
         assert places is not None
         self._runs, self._sweep, self._offset = runs, sweep, first - sweep.start
-        self.buckets = [runs.bucket(b) for b in range(len(places))]
+        self.buckets = self._new_buckets(len(places))
         self._missing = [len(place.indices) for place in places]
         self._used = [[0.0] * len(place.indices) for place in places]
         self._taken: set[int] = set()
@@ -482,7 +465,11 @@ class _Filling:
         self.queue: deque[tuple[_Filling, int]] = _begun(sweep).setdefault(runs, deque())
         self.queue.extend((self, b) for b in range(len(places)))
         self._wait: dict[int, Callable[[], Any] | None] = {}
-        self._times = None if runs.measuring is None else _Times(len(runs._parameters))
+        is_measured = runs.measuring is not None and state.recorder is None
+        self._times = _Times(len(runs._parameters)) if is_measured else None
+
+    def _new_buckets(self, count: int) -> list[Bucket]:
+        return [self._runs.bucket(b) for b in range(count)]
 
     def part(self, i: int) -> Any:
         """The place of the i-th parameter's gradient in its bucket."""
@@ -529,6 +516,13 @@ class _Filling:
 
     def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
         """Sum what has not been summed, and yield the index and the gradient of each parameter that was used."""
+        self._take_all(cotangents)
+        for b, bucket in enumerate(self.buckets):
+            wait = self._wait.pop(b)
+            yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
+
+    def _take_all(self, cotangents: list[Any]) -> None:
+        """Take the cotangents that have not arrived before, and start all buckets."""
         for i, ct in enumerate(cotangents):
             if i not in self._taken:
                 self._take(i, ct)
@@ -542,9 +536,70 @@ class _Filling:
         if self._times is not None and self._runs.measuring is not None:
             self._runs.measuring.take(self._times.ready_s, time.perf_counter() - self._times.begin)
         self._advance()
-        for b, bucket in enumerate(self.buckets):
-            wait = self._wait.pop(b)
-            yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
+
+
+class _RecordedFilling(_Filling):
+    """The buckets of one entry in a sweep of a captured step. Their starts, and the wait, are calls that it repeats."""
+
+    def _new_buckets(self, count: int) -> list[Bucket]:
+        assert self._runs.places is not None
+        self._cts: list[list[Any]] = [[None] * len(place.indices) for place in self._runs.places]
+        return []
+
+    def _take(self, i: int, ct: Any) -> None:
+        b, j = self._runs._at[i]
+        self._taken.add(i)
+        self._cts[b][j] = ct
+        self._missing[b] -= 1
+        if not self._missing[b] and self._runs.is_early:
+            self._advance()
+        elif _begun(self._sweep).get((_start, self._runs)):
+            recorded(_progress, Whole(self._runs), changes="messages", name="progress of buckets")
+
+    def _start(self, b: int) -> None:
+        begun = _begun(self._sweep)
+        is_first = not begun.get((_start, self._runs))
+        begun[_start, self._runs] = True
+        recorded(_start, Whole(self._runs), b, is_first, *self._cts[b], changes="messages", name="start of a bucket")
+        self._cts[b].clear()
+
+    def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+        self._take_all(cotangents)
+        found: list[Any] = recorded(
+            _finish, Whole(self._runs), len(self._missing), changes="messages", name="sums of buckets"
+        )
+        return iter(found)
+
+
+def _start(runs: Buckets, b: int, is_first: bool, *cotangents: Any) -> int:
+    """Start a bucket, as a call of a captured step; `is_first` in its sweep."""
+    if is_first:
+        runs.flying.clear()  # a step that has failed may have left some
+    bucket = runs.bucket(b)
+    for j, ct in enumerate(cotangents):
+        runs.write(bucket, j, ct)
+    used = [0.0 if ct is None else 1.0 for ct in cotangents]
+    runs.flying.append((bucket, used, runs.start(bucket, used)))
+    if runs.reductions.jobs:
+        runs.reductions.jobs[0].test()
+    return b
+
+
+def _progress(runs: Buckets) -> bool:
+    """Make progress on the buckets that have started, as a sweep does after each of its nodes."""
+    progress = state.distribution.progress
+    if progress is not None:
+        progress()
+    return True
+
+
+def _finish(runs: Buckets, count: int) -> list[tuple[int, Any]]:
+    """Wait for the buckets of an entry, as a call of a captured step, and return their gradients by index."""
+    found: list[tuple[int, Any]] = []
+    for _ in range(count):
+        bucket, used, wait = runs.flying.popleft()
+        found += runs.results(bucket, used, None if wait is None else wait())
+    return found
 
 
 def _begun(sweep: Sweep) -> dict[Any, Any]:

@@ -359,11 +359,6 @@ class ShardedBuckets(Buckets):
             if g is not None:
                 yield i, g
 
-    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
-        if self.on.group.size > 1:
-            return super().summed(cotangents)
-        return [(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None]
-
     def sent(self, group: Probe) -> None:
         for b, place in enumerate(self.places or ()):
             sections = self._by_bucket[b]
