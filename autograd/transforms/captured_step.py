@@ -810,7 +810,8 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
         Whether the 8th, 16th and 32nd replay, and later ones as rarely as their cost needs (about one in 600 of the
-        time), are compared with the step itself, which runs beside it from the same state.
+        time), are compared with the step itself, which runs beside it from the same state. On several ranks these are
+        calls at which all ranks replay.
 
     Returns
     -------
@@ -850,8 +851,8 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
     error of the step.
 
     Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
-    an array; what installed packages and files hold; and output, such as printing. On one process the comparison of
-    replays with the step itself finds what changes a result.
+    an array; what installed packages and files hold; and output, such as printing. The comparison of replays with the
+    step itself finds what changes a result.
 
     Each thread has records of its own. `capture` may decorate a method: each object has records of its own, and those
     of 16 objects are kept. A copy of a captured step captures anew.
@@ -870,8 +871,8 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
     ``numpy.errstate(over="raise")`` the step itself runs and raises.
 
     All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
-    same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
-    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the first runs only: a rank whose call is
+    same order: collectives, the buckets of `DataParallel`, which start where their last gradient is written, the
+    gathers of ZeRO. What the ranks compare besides is compared in the first runs only: a rank whose call is
     no replay later, as that of a shorter batch, sends what the others send in theirs.
 
     Examples
