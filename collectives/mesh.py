@@ -67,6 +67,10 @@ class Axis:
         self._prepared = prepared  # that of the mesh
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.names
+
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
 
@@ -492,9 +496,13 @@ class Mesh:
             if group.checks is not None:
                 group.checks.__class__ = QuietChecks if is_quiet else Checks
 
+    def ask(self, group: Communicator) -> None:
+        """The ranks of a group are about to tell each other values, as extents, which replays know: see `quiet`."""
+
     @typed_errors
     def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
         """The bytes of all ranks of a group, in order."""
+        self.ask(group)
         return group.exchange(data)
 
     def group(self, axes: Sequence[str] | None = None) -> Communicator:
@@ -623,14 +631,13 @@ class _QuietMesh(Mesh):
     def is_norm_due(self) -> bool:
         return False
 
-    def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
-        if self.together.issuperset(group.axes):
-            return super().exchange(group, data)
-        raise CaptureError(
-            "capture: this call of a captured step is no replay on this rank, and needs to know values of the other "
-            f"ranks of {group.name!r}, which may replay and give none\n  fix: call the step itself, or give arguments "
-            "of the form of the other calls on all ranks"
-        )
+    def ask(self, group: Communicator) -> None:
+        if not self.together.issuperset(group.axes):
+            raise CaptureError(
+                "capture: this call of a captured step is no replay on this rank, and needs to know values of the "
+                f"other ranks of {group.name!r}, which may replay and give none\n  fix: call the step itself, or give "
+                "arguments of the form of the other calls on all ranks"
+            )
 
 
 # Not `numpy.save` and `numpy.load`, which parses the header as Python text: on threads of Python 3.11 that fails at

@@ -15,7 +15,7 @@ from ..arrays.device import as_array
 from ..arrays.plain import require_plain
 from ..engine.leaves import Parameter
 from ..engine.promotion import composite
-from ..engine.state import state
+from ..engine.state import no_grad, state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, find_site
 from ..layouts.layout import Shard
@@ -227,7 +227,8 @@ class GroupNorm(Module):
 def _update_in_place(module: _BatchNorm, mean: Any, variance: Any, count: int) -> None:
     """Update running averages in their arrays, as replays of a step need, which know a module by its attributes."""
     before = {name: getattr(module, name) for name in _AVERAGES}
-    module._update(mean, variance, count)
+    with no_grad():  # a tape would lock the averages, which its operations read on a mesh
+        module._update(mean, variance, count)
     for name, old in before.items():
         new = getattr(module, name)
         into, array = raw(old), raw(new)

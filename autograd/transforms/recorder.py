@@ -391,8 +391,8 @@ class Recorder(Capture):
             raise CaptureError(f"{row.name} at {row.line} is not captured")
         if isinstance(value, tuple | list):
             for i, part in enumerate(value):
-                if part.__class__ in _IMMUTABLE or id(part) in self._known:
-                    continue
+                if part.__class__ in _IMMUTABLE or (id(part) in self._known and not row.changes):
+                    continue  # a call that changes something may have written to an array that is known
                 row.parts[*path, i] = self._new(part).at
                 self._register_parts(row, part, (*path, i))
 

@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 
 from numpy import float64, ndarray
 
+from autograd.arrays.capture import Whole, recorded
 from autograd.arrays.device import dtype_name
 from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine.events import listeners
@@ -434,7 +435,11 @@ class Collective:
         if self.unchecked and not sweep.record and self._is_first(made):
             g = self._checked_adjoint(ct, node, made)
         elif self.nonlinear:
-            g = self._adjoint(ct, made.call, *self.saved(node, sweep.record, sweep.recording, sweep.place))
+            saved = self.saved(node, sweep.record, sweep.recording, sweep.place)
+            if state.recorder is not None and not sweep.record:  # what it computes besides is no operation
+                g = recorded(_adjoint, Whole(made), ct, *saved, changes="messages", name=f"{self.name}, backward")
+            else:
+                g = self._adjoint(ct, made.call, *saved)
         elif made.is_identity_alone and self._adjoint is made.adjoint and not (sweep.record or listeners):
             g = ct  # the adjoint of the identity
         else:
@@ -521,6 +526,11 @@ class Collective:
             return x, y
         place = -1 if recording is None else place
         return Tensor(x, made.layout, recording if place >= 0 else None, place), Tensor(y, made.out, recording, at)
+
+
+def _adjoint(made: Prepared, ct: Any, *saved: Any) -> Any:
+    """The adjoint of a nonlinear collective, as one call of a captured step."""
+    return made.collective._adjoint(ct, made.call, *saved)
 
 
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}

@@ -341,7 +341,10 @@ def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:
 
 def zeros(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
     """Zeros on the operand's device, for a cotangent or tangent that did not arrive."""
-    return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
+    if call.like is None:
+        made: Any = recorded(np.zeros, shape, dtype, name="zeros")
+        return made
+    return np.zeros_like(call.like, shape=shape, dtype=dtype)
 
 
 def absent_or_zeros(known: tuple[tuple[int, ...], Any, bool], call: Call) -> Any:

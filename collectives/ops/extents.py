@@ -18,7 +18,7 @@ from autograd.layouts.partition import extents_of_parts, nested_parts, require_f
 from ..checks import modes
 from ..declaration.collective import Collective
 from ..declaration.compared import compared_layout
-from ..mesh import Axis
+from ..mesh import Axis, current_mesh
 from ..transports.request import Control
 
 __all__ = [
@@ -88,6 +88,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
     if axis.group.checking:
         _announce(name, x, axis, f"dim={dim}", collective.rooted)
     request = Control("all_gather", np.array([mine], np.int64), counts=[1] * ranks)
+    current_mesh().ask(axis.group)
     gathered = axis.group.repeat("extents", request)
     return tuple(gathered.tolist()), False
 
@@ -147,6 +148,7 @@ def extents_received(
         _announce("all_to_all", x, axis, f"dim={dim} along it")
     ones = [1] * group.size
     request = Control("all_to_all", np.array(counts, np.int64), counts=ones, receive_counts=ones)
+    current_mesh().ask(group)
     found = tuple(group.repeat("counts", request).tolist())
     if known is not None and found != known:
         raise ShapeError(

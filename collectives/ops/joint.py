@@ -16,8 +16,9 @@ all outputs are complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -354,26 +355,13 @@ class OneByOne:
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
         announce_gradients(self.on, len(self.calls))
-        yield from self.summed(cotangents)
+        yield from _started(self.on, self.of, self.calls, [each.zeros for each in self._results], cotangents)
 
     def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
         announce_gradients(self.on, len(self.calls))
-        found: list[Any] = recorded(_summed, Whole(self), *cotangents, changes="messages", name="parameter entry")
+        given = self.of, tuple(self.calls), tuple([(each.shape, each.like.dtype) for each in self._results])
+        found: list[Any] = recorded(_summed, Whole(self.on), *given, *cotangents, changes="messages", name="enter")
         return found
-
-    def summed(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
-        """The index and the cotangent of each operand that some rank has used."""
-        used = used_on_any(cotangents, self.group)
-        started: deque[Any] = deque()
-        for i in reversed(range(len(used))):
-            g = cotangents.pop()
-            if used[i]:
-                g = self._results[i].zeros() if g is None else g
-                started.append((i, self.of._adjoint(g, self.calls[i].but(begin=_start))))
-        g = None
-        while started:
-            i, finish = started.popleft()
-            yield i, finish()
 
     def sent(self, group: Probe) -> None:
         group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))
@@ -381,9 +369,27 @@ class OneByOne:
             self.of._adjoint(np.zeros(result.shape, result.like.dtype), call.but(group=group))
 
 
-def _summed(runs: OneByOne, *cotangents: Any) -> list[tuple[int, Any]]:
-    """All requests, as one call of a captured step."""
-    return list(runs.summed(list(cotangents)))
+def _started(
+    on: Axis, of: Collective, calls: Sequence[Call], zeros: Sequence[Callable[[], Any]], cotangents: list[Any]
+) -> Iterator[tuple[int, Any]]:
+    """Start the adjoint of each operand that some rank has used, and yield its index and its cotangent."""
+    used = used_on_any(cotangents, on.group)
+    started: deque[Any] = deque()
+    for i in reversed(range(len(used))):
+        g = cotangents.pop()
+        if used[i]:
+            g = zeros[i]() if g is None else g
+            started.append((i, of._adjoint(g, calls[i].but(begin=_start))))
+    g = None
+    while started:
+        i, finish = started.popleft()
+        yield i, finish()
+
+
+def _summed(on: Axis, of: Collective, calls: Sequence[Call], forms: Any, *cotangents: Any) -> list[tuple[int, Any]]:
+    """All requests, as one call of a captured step. Another entry of the same parameters has the same arguments."""
+    zeros = [partial(np.zeros, shape, dtype) for shape, dtype in forms]
+    return list(_started(on, of, calls, zeros, list(cotangents)))
 
 
 def _start(collective: Collective, x: Any, call: Call) -> Any:

@@ -377,6 +377,7 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     header = headers.write(x.array, others, state.recording is not None, "send/recv", site)
     number = next_number(on, "numbers of send", dst)
     text = f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
+    current_mesh().ask(on.group)
     on.group.run(Control("send", header, peer=dst, options=(None, text)))
     _keep_options(SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype)), (number, text))
 
@@ -428,6 +429,7 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     on = mesh.axis(axis)
     check_other(src, on, "recv", "src")
     src = int(src)
+    mesh.ask(on.group)
     data = on.group.run(Control("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=src))
     if on.group.dry:
         shape, dtype, labels = headers.outline_of(like, "recv", f"rank {src}")

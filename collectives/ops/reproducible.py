@@ -163,7 +163,8 @@ def reproducible_sum(
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
     group = on.using(algorithm)
     group.agree(lambda: f"reproducible_sum(axis={'*'.join(on.names)!r})")
-    gathered = [np.frombuffer(data, np.int64).tolist() for data in group.exchange(np.array(mine, np.int64).tobytes())]
+    told = current_mesh().exchange(group, np.array(mine, np.int64).tobytes())
+    gathered = [np.frombuffer(data, np.int64).tolist() for data in told]
     if not group.dry:  # a dry run assumes that all ranks have this rank's indices
         check_indices(gathered, group.name)
     extents = tuple(map(len, gathered))

@@ -244,6 +244,7 @@ def _outline_from_root(x: Any, on: Axis, root: int, name: str) -> Any:
     else:
         data = np.empty(headers.HEADER_BYTES, np.uint8)
     request = Control("broadcast", data, root=root) if at_root else Control("broadcast", root=root, out=data)
+    current_mesh().ask(on.group)
     data = on.group.repeat(("outline", root), request)
     if on.group.dry and not at_root:
         return headers.outline_of(x, name, f"rank {root}")
