@@ -293,7 +293,12 @@ class CapturedStep:
 
     def _general(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
         """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
-        return (self._otherwise if state.distribution.is_alone else self._on_ranks)(args, departed)
+        if not state.distribution.is_alone:
+            return self._on_ranks(args, departed)
+        if self._on is not None:  # the calls before were on several ranks
+            self._count_calls()
+            self._on, self._verified = None, self.replays if self._options[1] else -1
+        return self._otherwise(args, departed)
 
     def _otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None) -> Any:
         """Replay another plan, run the step itself, or record it."""

@@ -173,6 +173,16 @@ def _a_model_that_is_called_twice() -> Program:
     return training(model, forward=lambda x: model(ag.tensor(x)) + model(ag.tensor(x * 1.0)) * 0.5)
 
 
+def _a_layer_that_is_called_twice(zero: int) -> Program:
+    ag.random.seed(0)
+    a, b = nn.Linear(8, 8), nn.Linear(8, 8)
+    return training(DataParallel(nn.Sequential(a, nn.Tanh(), b, nn.Tanh(), a, nn.Linear(8, 4)), "dp", zero=zero))
+
+
+for _zero in (2, 3):
+    program(lambda z=_zero: _a_layer_that_is_called_twice(z), f"a layer that is called twice, ZeRO {_zero}")
+
+
 @program
 def _a_tied_weight() -> Program:
     model = network()

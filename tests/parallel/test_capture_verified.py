@@ -13,6 +13,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import optim
+from autograd.engine.state import state
 from autograd.layouts.layout import I, V
 from autograd.transforms.verification import Comparison
 from parallel import Column, DataParallel, RandomK, Row, parallelize
@@ -172,6 +173,27 @@ def test_ranks_that_send_nothing_need_not_call_alike() -> None:
             for k in range(20 + 20 * rank):
                 assert (do(numpy.full(3, k, "float32")).array == k).all()
             cc.all_reduce(ag.tensor(numpy.ones(3)), "dp", to=I)
+
+    cc.run(program, ranks=2)
+
+
+def test_calls_outside_of_the_mesh_are_not_counted() -> None:
+    """Between two blocks of a mesh each rank calls the step as often as it likes."""
+
+    def program() -> None:
+        mesh = cc.Mesh(dp=2)
+
+        def step(x: Any) -> Any:
+            y = ag.tensor(x) * 2.0
+            return cc.all_reduce(y, "dp", to=I) if state.mesh is not None else y
+
+        do = ag.capture(step)
+        for _ in range(4):
+            with mesh:
+                for k in range(9):
+                    assert (do(numpy.full(3, k, "float32")).array == 4 * k).all()
+            for k in range(7 + 5 * int(cc.world().rank)):
+                assert (do(numpy.full(3, k, "float32")).array == 2 * k).all()
 
     cc.run(program, ranks=2)
 
