@@ -150,7 +150,7 @@ class Counts:
 
 
 def told(group: Group, mine: Any) -> list[Any]:
-    """What each rank of a group tells of a call that is verified. All of them call it."""
+    """The answers of all ranks of a group about a call that is verified, of which this one is `mine`."""
     return [json.loads(each) for each in group.exchange(json.dumps(mine).encode(), "verification of a captured step")]
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 __all__ = ["EXTRAS", "copy_core", "is_extra"]
 
 ROOT = Path(__file__).resolve().parents[2]
-_CAPTURE = ("captured_step", "guards", "launch_graph", "memory", "proving", "reach", "recorder", "replay", "tracing")
+_CAPTURE = ("captured_step", "guards", "launch_graph", "memory", "proving", "reach", "recorder", "replay", "tracing",
+            "verification")  # fmt: skip
 _HIPS = ("builtins", "core", "custom", "differential_operators", "extend", "misc", "numpy.numpy_boxes",
          "numpy.numpy_vjps", "numpy.numpy_vspaces", "numpy.numpy_wrapper", "test_util", "tracer",
          "util", "wrap_util")  # fmt: skip
