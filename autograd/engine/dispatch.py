@@ -61,33 +61,14 @@ def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
 
 
 def _count(op: Any) -> int:
-    """The number of operands that an operation's functions are made for; 0 for the general ones.
-
-    The others leave out what few operations of so many operands need.
-    """
-    n, undifferentiated = len(op.words), op.words.count("S")
-    needs_general = {
-        1: op.instead is not None,
-        2: undifferentiated == 1 or op.keeping is not None or op.instead is not None or op.ranked,
-        3: undifferentiated > 0 or op.elementwise or op.ranked,
-    }
-    return 0 if op.variadic or needs_general.get(n, True) else n
+    """The number of operands that an operation's functions are made for; 0 for those that take any number."""
+    return 0 if op.variadic or (len(op.words) == 3 and "S" in op.words) else len(op.words)
 
 
 def _too_many(op: Any, given: Any) -> ArgumentError:
     """The error for one positional argument more than an operation takes, such as NumPy's `out`."""
     text = f"{op.name}: {len(op.words)} operands are needed; also given: {type(given).__name__}"
     return ArgumentError(text)
-
-
-def _resolved(op: Any, key: Any, xs: tuple[Any, ...], arrays: Any, options: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The signature of a call with layouts, and the layout of its result; None if `instead` makes the call."""
-    try:
-        signature = op.signatures.get(key) or op.sign(key, xs, arrays, options)
-    except TypeError as error:
-        _raise_unhashable(op, options, error)
-    layout = signature.at_once
-    return signature, op.prepared(signature, xs, options) if layout is None else layout
 
 
 def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:
@@ -129,10 +110,15 @@ def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
     """The operands of an operation, those that are cast already cast: the events of the casts come before its own."""
     if not op.promotes or (len(op.words) != len(xs) and not op.variadic):
         return xs
-    pairs = zip(xs, op.letters(len(xs)), strict=True)
+    letters, recording = op.letters(len(xs)), state.recording
     try:
-        dtypes = [x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS]
-        return tuple(promoted(op, xs)) if mixed(*dtypes) else xs
+        if not _mixed(xs, letters):
+            return xs
+        if recording is not None and _count(op) != 2 and not hasattr(op, "outputs"):  # leaves enter before the casts
+            for x, letter in zip(xs, letters, strict=True):
+                if letter != "S" and x.__class__ in TENSORS and x.tape is not recording:
+                    recording.enter(x)
+        return tuple(promoted(op, xs))
     except RingtapeError as error:
         events.refuse(op.name, op, xs, options, error=error)
         raise
@@ -152,8 +138,9 @@ def without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> A
 
 # -- one operand -----------------------------------------------------------------------------------------------------
 def _call_one(op: Any) -> Callable[..., Any]:
-    function, keeping, differentiable, signatures = op.function, op.keeping, op.words[0] != "S", op.signatures
-    keep, keeps_y, ranked, cancels = op.keeps(0), op.keeps_y, op.ranked, op.cancels
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    differentiable, keep, keeps_y, ranked = op.words[0] != "S", op.keeps(0), op.keeps_y, op.ranked
+    cancels = op.cancels
 
     def call(x: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
         if listeners and not announced:
@@ -177,12 +164,16 @@ def _call_one(op: Any) -> Callable[..., Any]:
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, (x,), options)
+                if layout is None:
+                    return instead(x)
         kept = None
         try:
             if keeping is not None and recording is not None:
                 y, kept = keeping(a, *options)
             else:
                 y = function(a, *options) if options else function(a)
+                if y is NotImplemented and instead is not None:
+                    return instead(x)
         except REJECTED as error:
             if options.__class__ is not tuple:
                 raise _too_many(op, options) from error
@@ -230,55 +221,84 @@ def _pull_one(op: Any) -> Callable[..., None]:
 
 # -- two operands ----------------------------------------------------------------------------------------------------
 def _call_two(op: Any) -> Callable[..., Any]:
-    """For two Tensors of one dtype, and for a Tensor and a number. Other calls are passed to `_call_many`."""
-    function, signatures, elementwise, neutral_zero = op.function, op.signatures, op.elementwise, op.neutral_zero
-    differentiable, keep0, keep1, keeps_y = "S" not in op.words, op.keeps(0), op.keeps(1), op.keeps_y
-    call_many = _call_many(op)
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    differentiable0, differentiable1 = (word != "S" for word in op.words)
+    keep0, keep1, keeps_y = op.keeps(0), op.keeps(1), op.keeps_y
+    lock0, lock1 = keep0 and not differentiable0, keep1 and not differentiable1
+    elementwise, ranked, neutral_zero = op.elementwise, op.ranked, op.neutral_zero
+    promotes, both = op.promotes, differentiable0 and differentiable1
 
     def call(x0: Any, x1: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
         if listeners and not announced:
             return announce(op, (x0, x1), options)
         place0 = place1 = OUTSIDE
-        key = shapes = dtype = signature = layout = None
+        key = shapes = dtype = None
         recording: Any = state.recording
-        if x0.__class__ in TENSORS and x1.__class__ in TENSORS:
-            a0, a1 = x0.array, x1.array
-            dtype = a0.dtype
-            if a1.dtype is not dtype:
-                return call_many(x0, x1, options=options, announced=announced)
-            if recording is not None and differentiable:
-                place0 = x0.node if x0.tape is recording else recording.enter(x0)
-                place1 = x1.node if x1.tape is recording else recording.enter(x1)
-            if x0.layout is not None or x1.layout is not None or (recording is None and state.grid is not None):
-                key = x0.layout, x1.layout, a0.shape, a1.shape, dtype, options
-            if elementwise and a0.shape != a1.shape:
-                shapes = a0.shape, a1.shape
-        elif x1.__class__ in _NUMBERS and x0.__class__ in TENSORS:
-            if neutral_zero and x1 == 0 and x1.__class__ is int:
-                return op.unchanged(x0)  # an exact literal 0 changes nothing, whatever x0's layout
-            a0, a1 = x0.array, x1
-            if recording is not None and differentiable:
-                place0 = x0.node if x0.tape is recording else recording.enter(x0)
-            if x0.layout is not None or (recording is None and state.grid is not None):
-                key = x0.layout, 0, a0.shape, 0, a0.dtype, options
-        elif x0.__class__ in _NUMBERS and x1.__class__ in TENSORS:
+        if x0.__class__ in TENSORS:
+            if x1.__class__ in TENSORS:
+                a0, a1 = x0.array, x1.array
+                dtype = a0.dtype if differentiable0 else a1.dtype
+                if both and a1.dtype is not dtype:
+                    dtype = dtype, a1.dtype
+                    if promotes and mixed(*dtype):
+                        return op.call(*promoted(op, (x0, x1)), options, announced)
+                if recording is not None:
+                    if differentiable0:
+                        place0 = x0.node if x0.tape is recording else recording.enter(x0)
+                    if differentiable1:
+                        place1 = x1.node if x1.tape is recording else recording.enter(x1)
+                if x0.layout is not None or x1.layout is not None or (recording is None and state.grid is not None):
+                    key = (x0.layout, x1.layout, a0.shape, a1.shape, dtype,
+                           frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+                if elementwise:
+                    shape0, shape1 = a0.shape, a1.shape
+                    if shape0 != shape1:
+                        shapes = shape0, shape1
+            elif x1.__class__ in _NUMBERS:
+                if neutral_zero and x1 == 0 and x1.__class__ is int:
+                    return op.unchanged(x0)  # an exact literal 0 changes nothing, whatever x0's layout
+                a0, a1 = x0.array, x1
+                if recording is not None and differentiable0:
+                    place0 = x0.node if x0.tape is recording else recording.enter(x0)
+                if x0.layout is not None or (recording is None and state.grid is not None):
+                    key = (x0.layout, 0, a0.shape, 0, a0.dtype,
+                           frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+            elif x1.__class__ in SIZES:
+                return remembering(op.call(x0, x1.plain, options, announced), x1)
+            else:
+                return op.call(*promoted(op, (x0, x1)), options, announced)
+        elif x1.__class__ in TENSORS:
+            if x0.__class__ not in _NUMBERS:
+                if x0.__class__ in SIZES:
+                    return remembering(op.call(x0.plain, x1, options, announced), x0)
+                return op.call(*promoted(op, (x0, x1)), options, announced)
             a0, a1 = x0, x1.array
-            if recording is not None and differentiable:
+            if recording is not None and differentiable1:
                 place1 = x1.node if x1.tape is recording else recording.enter(x1)
             if x1.layout is not None or (recording is None and state.grid is not None):
-                key = 0, x1.layout, 0, a1.shape, a1.dtype, options
+                key = (0, x1.layout, 0, a1.shape, a1.dtype,
+                       frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
         else:
-            return _call_with_others(op, (x0, x1), options, announced)
+            return without_tensors(op, (x0, x1), options)
+        signature = layout = None
         if key is not None:
-            try:  # without a call of `_resolved`, which an operation on a mesh would notice
+            try:
                 signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
             except TypeError as error:
                 _raise_unhashable(op, options, error)
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, (x0, x1), options)
+                if layout is None:
+                    return instead(x0, x1)
+        kept = None
         try:
-            y = function(a0, a1, *options) if options else function(a0, a1)
+            if keeping is not None and recording is not None:
+                y, kept = keeping(a0, a1, *options)
+            else:
+                y = function(a0, a1, *options) if options else function(a0, a1)
+                if y is NotImplemented and instead is not None:
+                    return instead(x0, x1)
         except REJECTED as error:
             raise_unfit(op, error, (x0, x1))
         z = _new(Tensor)
@@ -290,10 +310,14 @@ def _call_two(op: Any) -> Callable[..., Any]:
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x0, x1), op.words)
             return z
+        if lock0:
+            recording.lock(a0)
+        if lock1:
+            recording.lock(a1)
         z.tape = recording
         nodes = recording.nodes
         z.node = len(nodes)
-        nodes.append((op, y if keeps_y else None, (a0 if keep0 else None, a1 if keep1 else None), (place0, place1),
+        nodes.append((op, y if keeps_y else kept, (a0 if keep0 else None, a1 if keep1 else None), (place0, place1),
                       options, shapes, signature))  # fmt: skip
         return z
 
@@ -345,8 +369,9 @@ def _pull_two(op: Any) -> Callable[..., None]:
 # -- three operands --------------------------------------------------------------------------------------------------
 def _call_three(op: Any) -> Callable[..., Any]:
     """For three differentiable Tensors of one dtype, as in linear layers. Other calls are passed to `_call_many`."""
-    function, keeping, instead, call_many = op.function, op.keeping, op.instead, _call_many(op)
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
     keep0, keep1, keep2, keeps_y = op.keeps(0), op.keeps(1), op.keeps(2), op.keeps_y
+    elementwise, ranked, call_many = op.elementwise, op.ranked, _call_many(op)
 
     def call(x0: Any, x1: Any, x2: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
         if listeners or not (x0.__class__ in TENSORS and x1.__class__ in TENSORS and x2.__class__ in TENSORS):
@@ -365,16 +390,23 @@ def _call_three(op: Any) -> Callable[..., Any]:
         if x0.layout is not None or x1.layout is not None or x2.layout is not None or (
             recording is None and state.grid is not None
         ):
-            key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype, options)
-            signature, layout = _resolved(op, key, (x0, x1, x2), (a0, a1, a2), options)
+            key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype,
+                   frozen(options, (x0, x1, x2)) if ranked else options)  # fmt: skip
+            try:
+                signature = signatures.get(key) or op.sign(key, (x0, x1, x2), (a0, a1, a2), options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
+            layout = signature.at_once
             if layout is None:
-                return instead(x0, x1, x2)
+                layout = op.prepared(signature, (x0, x1, x2), options)
+                if layout is None:
+                    return instead(x0, x1, x2)
         kept = None
         try:
             if keeping is not None and recording is not None:
                 y, kept = keeping(a0, a1, a2, *options)
             else:
-                y = function(a0, a1, a2, *options)
+                y = function(a0, a1, a2, *options) if options else function(a0, a1, a2)
                 if y is NotImplemented and instead is not None:
                     return instead(x0, x1, x2)
         except REJECTED as error:
@@ -382,15 +414,18 @@ def _call_three(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if max(place0, place1, place2) < 0 or not (y.dtype is dtype or y.dtype.kind in "fcV"):
+        if place0 < 0 and place1 < 0 and place2 < 0 or not (y.dtype is dtype or y.dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x0, x1, x2), op.words)
             return z
+        shapes = None
+        if elementwise and not a0.shape == a1.shape == a2.shape:
+            shapes = a0.shape, a1.shape, a2.shape
         z.tape = recording
         nodes = recording.nodes
         z.node = len(nodes)
         nodes.append((op, y if keeps_y else kept, (a0 if keep0 else None, a1 if keep1 else None, a2 if keep2 else None),
-                      (place0, place1, place2), options, None, signature))  # fmt: skip
+                      (place0, place1, place2), options, shapes, signature))  # fmt: skip
         return z
 
     return call
@@ -400,13 +435,15 @@ def _pull_three(op: Any) -> Callable[..., None]:
     rule0, rule1, rule2 = op.rule(0), op.rule(1), op.rule(2)  # a loop over them takes 0.17 us longer
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
-        _, y, (a0, a1, a2), (place0, place1, place2), options, _, signature = node
+        _, y, (a0, a1, a2), (place0, place1, place2), options, shapes, signature = node
         if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         cts, start = sweep.cts, sweep.start
         if place0 >= 0:
             g = rule0(ct, y, a0, a1, a2, *options) if options else rule0(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[0])
             if start:
                 sweep.add(place0, g)
             elif cts[place0] is None:
@@ -415,6 +452,8 @@ def _pull_three(op: Any) -> Callable[..., None]:
                 cts[place0] = cts[place0] + g
         if place1 >= 0:
             g = rule1(ct, y, a0, a1, a2, *options) if options else rule1(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[1])
             if start:
                 sweep.add(place1, g)
             elif cts[place1] is None:
@@ -423,6 +462,8 @@ def _pull_three(op: Any) -> Callable[..., None]:
                 cts[place1] = cts[place1] + g
         if place2 >= 0:
             g = rule2(ct, y, a0, a1, a2, *options) if options else rule2(ct, y, a0, a1, a2)
+            if shapes is not None:
+                g = unbroadcast(g, shapes[2])
             if start:
                 sweep.add(place2, g)
             elif cts[place2] is None:
@@ -435,31 +476,61 @@ def _pull_three(op: Any) -> Callable[..., None]:
 
 # -- any number of operands ------------------------------------------------------------------------------------------
 def _call_many(op: Any) -> Callable[..., Any]:
-    function, keeping, instead, promotes, ranked = op.function, op.keeping, op.instead, op.promotes, op.ranked
-    elementwise, keeps_y = op.elementwise, op.keeps_y
+    function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
+    keeps_y, keeps_all = op.keeps_y, op.variadic or all(map(op.keeps, range(len(op.words))))
+    elementwise, promotes, ranked = op.elementwise, op.promotes, op.ranked
     fixed = None if op.variadic else op.letters(len(op.words))
 
     def call(*xs: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
         if listeners and not announced:
             return announce(op, xs, options)
-        kinds = {x.__class__ for x in xs}
-        if kinds.isdisjoint(TENSORS) or not kinds - TENSORS <= _NUMBERS:
-            return _call_with_others(op, xs, options, announced)
         recording: Any = state.recording
         letters = fixed or op.letters(len(xs))
-        arrays, places, dtypes, is_labelled = _taken(xs, letters, recording)
-        if promotes and mixed(*dtypes):
+        arrays, places = [], []
+        tensors = others = differ = labelled = followed = False
+        dtype = None
+        for x, letter in zip(xs, letters, strict=True):
+            place = OUTSIDE
+            if x.__class__ in TENSORS:
+                tensors = True
+                a = x.array
+                if letter != "S":
+                    if dtype is None:
+                        dtype = a.dtype
+                    elif a.dtype is not dtype:
+                        differ = True
+                    if recording is not None:
+                        place = x.node if x.tape is recording else recording.enter(x)
+                        if place >= 0:
+                            followed = True
+                if x.layout is not None:
+                    labelled = True
+                arrays.append(a)
+            else:
+                if x.__class__ not in _NUMBERS:
+                    others = True
+                arrays.append(x)
+            places.append(place)
+        if not tensors:
+            return without_tensors(op, xs, options)
+        if others or (differ and promotes and _mixed(xs, letters)):
             return op.call(*promoted(op, xs), options=options, announced=announced)
         signature = layout = None
-        if is_labelled or (recording is None and state.grid is not None):
+        if labelled or (recording is None and state.grid is not None):
             key = (
                 tuple([x.layout if x.__class__ in TENSORS else 0 for x in xs]),
                 tuple([(a.shape, a.dtype) if x.__class__ in TENSORS else 0 for x, a in zip(xs, arrays, strict=True)]),
                 frozen(options, xs) if ranked else options,
             )
-            signature, layout = _resolved(op, key, xs, arrays, options)
+            try:
+                signature = signatures.get(key) or op.sign(key, xs, arrays, options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
+            layout = signature.at_once
             if layout is None:
-                return instead(*xs)
+                layout = op.prepared(signature, xs, options)
+                if layout is None:
+                    return instead(*xs)
         kept = None
         try:
             if keeping is not None and recording is not None:
@@ -473,62 +544,34 @@ def _call_many(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if max(places) < 0 or not (y.dtype is dtypes[0] or y.dtype.kind in "fcV"):
+        if not followed or not (y.dtype is dtype or y.dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, xs, letters)
             return z
+        shapes = None
+        if elementwise:
+            shapes = tuple([a.shape if x.__class__ in TENSORS else () for x, a in zip(xs, arrays, strict=True)])
+            if all(shape == shapes[0] for shape in shapes):
+                shapes = None
+        if not keeps_all:
+            arrays = [a if op.keeps(i) else None for i, a in enumerate(arrays)]
+        if "S" in letters:
+            for a, letter in zip(arrays, letters, strict=True):
+                if letter == "S" and a is not None:
+                    recording.lock(a)
         z.tape = recording
         nodes = recording.nodes
         z.node = len(nodes)
-        nodes.append((op, y if keeps_y else kept, _saved(op, arrays, letters, recording), places, options,
-                      _broadcast(xs, arrays) if elementwise else None, signature))  # fmt: skip
+        nodes.append((op, y if keeps_y else kept, tuple(arrays), tuple(places), options, shapes, signature))
         return z
 
     return call
 
 
-def _call_with_others(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...], announced: bool) -> Any:
-    """A call without a Tensor, or of which some operands are neither Tensors nor numbers of Python."""
-    if TENSORS.isdisjoint([x.__class__ for x in xs]):
-        return without_tensors(op, xs, options)
-    if len(xs) == 2:
-        x0, x1 = xs
-        if x1.__class__ in SIZES:
-            return remembering(op.call(x0, x1.plain, options=options, announced=announced), x1)
-        if x0.__class__ in SIZES:
-            return remembering(op.call(x0.plain, x1, options=options, announced=announced), x0)
-    return op.call(*promoted(op, xs), options=options, announced=announced)
-
-
-def _taken(xs: Any, letters: str, recording: Any) -> tuple[list[Any], tuple[int, ...], list[Any], bool]:
-    """The arrays of operands, their places, the dtypes of the differentiable Tensors, and whether one has a layout."""
-    arrays, places, dtypes, is_labelled = [], [], [], False
-    for x, letter in zip(xs, letters, strict=True):
-        place = OUTSIDE
-        if x.__class__ in TENSORS:
-            if letter != "S":
-                dtypes.append(x.array.dtype)
-                if recording is not None:
-                    place = x.node if x.tape is recording else recording.enter(x)
-            is_labelled = is_labelled or x.layout is not None
-        arrays.append(x.array if x.__class__ in TENSORS else x)
-        places.append(place)
-    return arrays, tuple(places), dtypes, is_labelled
-
-
-def _saved(op: Any, arrays: list[Any], letters: str, recording: Any) -> tuple[Any, ...]:
-    """The arrays that rules read. Those of operands without a cotangent (S) are kept read-only, as those of leaves."""
-    saved = tuple([a if op.keeps(i) else None for i, a in enumerate(arrays)])
-    for a, letter in zip(saved, letters, strict=True):
-        if letter == "S" and a is not None:
-            recording.lock(a)
-    return saved
-
-
-def _broadcast(xs: Any, arrays: list[Any]) -> tuple[tuple[int, ...], ...] | None:
-    """The operands' shapes, if they differ."""
-    shapes = tuple([a.shape if x.__class__ in TENSORS else () for x, a in zip(xs, arrays, strict=True)])
-    return None if shapes.count(shapes[0]) == len(shapes) else shapes
+def _mixed(xs: Any, letters: str) -> bool:
+    """`promotion.mixed` of the differentiable Tensors among the operands."""
+    pairs = zip(xs, letters, strict=True)
+    return mixed(*[x.array.dtype for x, letter in pairs if letter != "S" and x.__class__ in TENSORS])
 
 
 def _pull_many(op: Any) -> Callable[..., None]:
