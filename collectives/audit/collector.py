@@ -4,7 +4,7 @@
 once the program has imported it. It keeps, on each rank and for each step of an optimizer:
 
 grad      the gradient, as it was before it was clipped, by `clip_grad_norm_` or by hand
-before    the parameter before the step
+before    the parameter before the step; of several ranks before the first one, as the rest is sums of updates
 update    what the step has added to it
 output    the first output of each module since the step before, if asked for
 meta      JSON: names in the order of the model, places in global arrays, losses, norms, the factor of clipping
@@ -24,6 +24,7 @@ import os
 import runpy
 import sys
 import tempfile
+import zipfile
 import zlib
 from typing import Any
 
@@ -48,7 +49,12 @@ def keep(path: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     descriptor, part = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".part")
     with os.fdopen(descriptor, "wb") as file:
-        np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        with zipfile.ZipFile(file, "w") as archive:  # as np.savez, without copies of the arrays
+            for name, x in {"meta": np.array(json.dumps(meta)), **arrays}.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    x = np.ascontiguousarray(x).reshape(np.shape(x))
+                    np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(x))
+                    member.write(x.reshape(-1).view(np.uint8).data)
     os.replace(part, path)
 
 
@@ -289,9 +295,9 @@ class Collector:
         number = self.optimizers.index(optimizer)
         mine = {name: p for name, p in self.names.items() if self.whose.get(id(p), number) == number}
         factor = self.factor([p for p in mine.values() if p.grad is not None])
-        arrays, places, mesh = {}, {}, {}
+        arrays, before, places, mesh = {}, {}, {}, {}
         for name, p in mine.items():
-            arrays[f"before:{name}"] = self.array(p)
+            before[name] = self.array(p)
             places[name] = {"shape": list(p.shape), "boxes": self.boxes(name, p)} if hasattr(p, "placements") else None
             if places[name] and p.device_mesh.mesh_dim_names:
                 mesh[",".join(p.device_mesh.mesh_dim_names)] = p.device_mesh.mesh.tolist()
@@ -306,7 +312,9 @@ class Collector:
         for key, (_, x) in self.outputs.items():
             if names.get(key) is not None:
                 arrays[f"output:{names[key]}"] = self.array(x)
-        self.kept = mine, arrays, {
+        if self.step == 0 or self.size() == 1:
+            arrays.update({f"before:{name}": x for name, x in before.items()})
+        self.kept = mine, before, arrays, {
             "form": FORM, "engine": f"torch {self.torch.__version__}", "rank": self.rank(), "size": self.size(),
             "step": self.step, "optimizer": number, "names": list(mine), "places": places, "mesh": mesh,
             "losses": [float(x) for x in self.losses], "norms": [float(x) for x in self.norms], "clip": factor,
@@ -337,9 +345,9 @@ class Collector:
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.kept is not None:
-            mine, arrays, meta = self.kept
+            mine, before, arrays, meta = self.kept
             for name, p in mine.items():
-                arrays[f"update:{name}"] = self.array(p) - arrays[f"before:{name}"]
+                arrays[f"update:{name}"] = self.array(p, is_copy=False) - before[name]
             path = step_file(self.options["out"], meta["rank"], self.step)
             keep(path, meta, arrays)
         self.kept, self.is_ready = None, False
@@ -352,9 +360,10 @@ class Collector:
         x = x.detach()
         return x.to_local() if hasattr(x, "placements") else x
 
-    def array(self, x: Any) -> Any:
+    def array(self, x: Any, is_copy: bool = True) -> Any:
         x = self.local(x).cpu()
-        return (x.float() if x.dtype in (self.torch.bfloat16, self.torch.float16) else x).numpy().copy()
+        x = (x.float() if x.dtype in (self.torch.bfloat16, self.torch.float16) else x).numpy()
+        return x.copy() if is_copy else x
 
     def rank(self) -> int:
         of = self.torch.distributed

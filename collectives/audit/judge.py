@@ -123,10 +123,6 @@ class Judge:
             if report.status:
                 report.step = t
                 break
-            if t and not at.is_same_start:
-                report.notes.append(f"steps from {t} on have begun with other parameters than the reference's; --reset "
-                                    "gives them those")  # fmt: skip
-                break
         if skipped:
             texts = " and ".join(f"rank {rank} has run {n} steps" for rank, n in skipped.items())
             report.others.append(Finding("steps", f"{texts}, others {last}", FIXES["steps"]))
@@ -195,7 +191,7 @@ class AtStep:
 
     def copies_that_differ(self, name: str, given: Mapping[int, Any], tolerance: float) -> str:
         """Two ranks that hold the same part of a parameter, and differ; "" if there are none."""
-        shape = self.reference.get("before", name).shape
+        shape = self.reference.get("grad", name).shape
         held: dict[str, int] = {}
         for rank, x in given.items():
             other = held.setdefault(repr(self.judge.boxes(name, rank, shape)), rank)
@@ -296,20 +292,13 @@ class AtStep:
                     found.setdefault(finding, []).append(name)
         return [Finding(each.cause, f"{_some(names)} {each.text}".strip(), each.fix) for each, names in found.items()]
 
-    @cached_property
-    def is_same_start(self) -> bool:
-        """Whether the parameters were the reference's, but for what rounding has done."""
-        return not any(finding for _, finding in self.starts())
-
     def starts(self) -> Iterator[tuple[str, Finding | None]]:
-        """The finding of each parameter's value before the step; None for a right one."""
+        """The finding of each parameter's value before the first step; None for a right one."""
         for name in self.reference.names:
             whole, given = self.reference.get("before", name), self.given("before", name)
             if whole is None or any(w is None for w in given.values()):
                 continue
             wanted, tolerance = self.wanted(name, whole), self.tolerance("before", name, whole)
-            if self.t and (moved := self.reference.get("update", name)) is not None:
-                tolerance = max(tolerance, _DRIFT * _largest(moved) * self.t)
             pieces = Pieces(self, name, whole, given, wanted, tolerance)
             if pieces.is_right(given, wanted):
                 yield name, None
