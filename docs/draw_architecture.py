@@ -80,7 +80,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
 """By package: its subject, and rows of rooms: a name or several, and two lines."""
 
 EXTRAS = frozenset((
-    "elastic/, launch.py", "checkpoint/", "runs/", "report/", "context/", "expert/", "approximate/", "tools/",
+    "elastic/, launch.py", "checkpoint/", "runs/", "report/", "context/", "expert/", "approximate/", "tools/, audit/",
     "testing/", "page/", "inspect/", "faults/", "scale/", "algorithms/", "transports/shared_memory/",
     "transports/device/", "transports/replays/", "custom/, misc/", "testing/, records/", "compiler/",
 ))  # fmt: skip
