@@ -173,7 +173,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     LayoutError
         The destination is a Shard whose extents the ranks have not agreed on.
     """
-    shape = tuple(int(n) for n in array.shape)
+    shape = tuple(map(int, array.shape))
     if value.__class__ in TENSORS:
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array

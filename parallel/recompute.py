@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from autograd.engine.leaves import Parameter
 from autograd.nn import Module
 from autograd.transforms.rematerialise import checkpoint
 
@@ -47,14 +45,10 @@ class Recompute:
 class Recomputed(Module):
     """A module that is computed again in backward. Its parameters keep their names."""
 
+    _keeps_names = "module"
+
     def __init__(self, module: Module):
         self.module = module
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        yield from self.module.named_owners(prefix)
-
-    def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
-        yield from self.module.named_buffer_owners(prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(self.module.forward)(*args, **kwargs)

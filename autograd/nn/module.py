@@ -47,6 +47,7 @@ from ..whole import OwnedState, part_of, sharded_axes, whole_of
 
 __all__ = ["Module", "ModuleDict", "ModuleList", "ParameterList", "Sequential", "in_turn"]
 
+_CONTAINERS = list, tuple, dict, set, frozenset
 _ITEMS, _DEPTH = 1000, 3  # of a container that are looked at for parameters: it may hold data
 
 
@@ -98,6 +99,8 @@ class Module:
     _given: tuple[tuple[Any, ...], dict[str, Any]]
     _others: tuple[str, ...] = ()
     """Attributes that hold parameters of other modules, besides its own."""
+    _keeps_names: str = ""
+    """The attribute with a module whose parameters and buffers keep their names, as in a wrapper."""
     training = True
     """Whether the module is in training mode, where dropout drops elements and batch norm uses the batch's statistics.
     Set it by `train` and `eval`."""
@@ -135,22 +138,32 @@ class Module:
         """The result of `joint` for the weight and bias of this linear layer; NotImplemented for other modules."""
         return NotImplemented
 
+    def _members(self) -> Iterable[tuple[str, Parameter | Module]]:
+        """The parameters and modules that this module holds itself, by name, in order of assignment.
+
+        Subclasses override it. All walks over modules are `tree_of`, which asks nothing else of a module.
+        """
+        found: list[tuple[str, Parameter | Module]] = []
+        for attribute, value in vars(self).items():
+            if isinstance(value, Parameter | Module):
+                found.append((attribute, value))
+            elif isinstance(value, list | tuple):
+                found += [(f"{attribute}.{i}", item) for i, item in enumerate(value) if isinstance(item, Module)]
+        return found
+
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         """Iterate over (path, owner, attribute, Parameter), in order of assignment.
 
         A parameter that several attributes hold is yielded for each of them.
         """
-        for attribute, value in vars(self).items():
-            if isinstance(value, Parameter):
-                yield prefix + attribute, self, attribute, value
-            else:
-                for name, child in _modules_in(attribute, value):
-                    yield from child.named_owners(f"{prefix}{name}.")
+        for path, owner, attribute, parameter in tree_of(self).parameters:
+            yield prefix + path, owner, attribute, parameter
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Iterate over (name, module) of the direct submodules: attributes, and items of lists and tuples."""
-        for attribute, value in vars(self).items():
-            yield from _modules_in(attribute, value)
+        for name, member in self._members():
+            if isinstance(member, Module):
+                yield name, member
 
     def children(self) -> Iterator[Module]:
         """Iterate over the direct submodules, each once."""
@@ -158,19 +171,13 @@ class Module:
 
     def named_modules(self, *, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Iterate over (path, module) of this module and all its submodules, each once. Its own path is `prefix`."""
-        seen: set[int] = set()
-        stack: list[tuple[str, Module]] = [(prefix, self)]
-        while stack:
-            path, module = stack.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield path, module
-                start = path + "." if path else ""
-                stack.extend(reversed([(start + name, child) for name, child in module.named_children()]))
+        start = prefix + "." if prefix else ""
+        for path, module in tree_of(self).modules:
+            yield start + path if path else prefix, module
 
     def modules(self) -> Iterator[Module]:
         """Iterate over this module and all its submodules, each once."""
-        for _, module in self.named_modules():
+        for _, module in tree_of(self).modules:
             yield module
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
@@ -224,22 +231,19 @@ class Module:
 
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         """Iterate over (path, owner, attribute) of all buffers that are not None."""
-        for attribute in getattr(self, "_buffers", ()):
-            if getattr(self, attribute) is not None:
-                yield prefix + attribute, self, attribute
-        for name, child in self.named_children():
-            yield from child.named_buffer_owners(f"{prefix}{name}.")
+        for path, owner, attribute in tree_of(self).buffers:
+            yield prefix + path, owner, attribute
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
         """Iterate over (path, value) of all buffers that are not None; the arguments are `named_parameters`'."""
         seen: set[int] = set()
-        for path, owner, attribute in self.named_buffer_owners():
+        for path, owner, attribute in tree_of(self).buffers:
             value = getattr(owner, attribute)
             if (recurse or owner is self) and not (remove_duplicate and id(value) in seen):
                 seen.add(id(value))
-                yield _below(prefix, path), value
+                yield f"{prefix}.{path}" if prefix else path, value
 
     def buffers(self, recurse: bool = True) -> Iterator[Any]:
         """Iterate over all buffers that are not None."""
@@ -292,19 +296,19 @@ class Module:
             At the end: a learned parameter is in a list, tuple or dict that the module does not see, and no attribute
             holds it; or a module with such parameters in a dict.
         """
-        seen: set[int] = set()
-        held: set[int] = set()
-        for path, owner, _, parameter in self.named_owners():
-            held.add(id(parameter))
+        tree, seen = tree_of(self), set[int]()
+        for path, owner, _, parameter in tree.parameters:
             if (recurse or owner is self) and not (remove_duplicate and id(parameter) in seen):
                 seen.add(id(parameter))
                 parameter.name = parameter.name or path
-                yield _below(prefix, path), parameter
-        _refuse_unseen(self, held)
+                yield f"{prefix}.{path}" if prefix else path, parameter
+        tree.refuse_unseen()
 
     def parameters(self, recurse: bool = True) -> list[Parameter]:
         """Return all parameters, each once, in order of assignment; without `recurse` not those of submodules."""
-        return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
+        if recurse:
+            return [parameter for _, _, parameter in tree_of(self).named().values()]
+        return [parameter for _, parameter in self.named_parameters(recurse=False)]
 
     def to(
         self, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False
@@ -456,20 +460,14 @@ class Module:
         note += f", {frozen:,} frozen" if frozen else ""
         return notebook.sheet(type(self).__name__, note, *_branches(self, 0))
 
-    def _values(self) -> Iterator[tuple[str, Any, Layout | None]]:
-        """Iterate over (name, array, layout) of all parameters and buffers."""
-        for name, p in self.named_parameters():
-            yield name, p.array, p.layout
-        for name, owner, attribute in self._saved_buffers():
+    def _values(self) -> list[tuple[str, Any, Layout | None]]:
+        """The name, array and layout of all parameters and persistent buffers."""
+        tree = tree_of(self)
+        found = [(name, p.array, p.layout) for name, (_, _, p) in tree.named().items()]
+        for name, (owner, attribute) in tree.saved_buffers().items():
             value = getattr(owner, attribute)
-            is_tensor = value.__class__ in TENSORS
-            yield name, value.array if is_tensor else value, value.layout if is_tensor else None
-
-    def _saved_buffers(self) -> Iterator[tuple[str, Module, str]]:
-        """Iterate over (path, owner, attribute) of the persistent buffers that are not None."""
-        for name, owner, attribute in self.named_buffer_owners():
-            if owner._buffers[attribute]:
-                yield name, owner, attribute
+            found.append((name, value.array, value.layout) if value.__class__ in TENSORS else (name, value, None))
+        return found
 
     def stores_transposed(self, attribute: str) -> bool:
         """Whether a parameter of this module is stored [in, out], the transpose of torch's. Subclasses override it."""
@@ -543,12 +541,8 @@ class Module:
 
     def _prepared(self, state_dict: Mapping[str, Any], strict: bool) -> tuple[IncompatibleKeys, Callable[[], None]]:
         """The names that do not match, and the function that sets the state."""
-        given = dict(state_dict)
-        owners: dict[int, tuple[Module, str]] = {}
-        for _, owner, attribute, p in self.named_owners():
-            owners.setdefault(id(p), (owner, attribute))
-        parameters = dict(self.named_parameters())
-        buffers = {name: (owner, attribute) for name, owner, attribute in self._saved_buffers()}
+        given, tree = dict(state_dict), tree_of(self)
+        parameters, buffers = tree.named(), tree.saved_buffers()
         names = [*parameters, *buffers]
         keys = IncompatibleKeys([x for x in names if x not in given], [x for x in given if x not in names])
         faults = []
@@ -557,9 +551,8 @@ class Module:
         if strict and keys.missing_keys:
             faults.insert(0, f"Missing key(s) in state_dict: {_quoted(keys.missing_keys)}. ")
         arrays: dict[str, Any] = {}
-        for name, p in parameters.items():
+        for name, (owner, attribute, p) in parameters.items():
             if name in given:
-                owner, attribute = owners[id(p)]
                 turned = owner.stores_transposed(attribute) and _is_torchs(given[name])
                 value = _new_parameter(name, p, given[name], turned, state_dict, faults)
                 if value is not None:
@@ -576,11 +569,127 @@ class Module:
         def commit() -> None:
             for name, value in arrays.items():
                 if name in parameters:
-                    parameters[name].array = value
+                    parameters[name][2].array = value
                 else:
                     setattr(*buffers[name], value)
 
         return keys, commit
+
+
+class Tree(NamedTuple):
+    """A module and all its submodules, and what they hold, by path: the result of `tree_of`.
+
+    Attributes
+    ----------
+    modules : list of (str, Module)
+        Each once.
+    parameters : list of (str, Module, str, Parameter)
+        The path, the module and the attribute that hold it. One that several attributes hold is there for each.
+    buffers : list of (str, Module, str)
+        The same of the buffers that are not None.
+    containers : list of (Module, str, container)
+        The attributes that are lists, tuples, sets or dicts.
+    """
+
+    modules: list[tuple[str, Module]]
+    parameters: list[tuple[str, Module, str, Parameter]]
+    buffers: list[tuple[str, Module, str]]
+    containers: list[tuple[Module, str, Any]]
+
+    def named(self) -> dict[str, tuple[Module, str, Parameter]]:
+        """The owner, attribute and value of each parameter, by its first path: its name, if it has no other one.
+
+        Raises
+        ------
+        ArgumentError
+            See `Module.named_parameters`.
+        """
+        seen: set[int] = set()
+        found = {}
+        for path, owner, attribute, parameter in self.parameters:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                parameter.name = parameter.name or path
+                found[path] = owner, attribute, parameter
+        self.refuse_unseen()
+        return found
+
+    def saved_buffers(self) -> dict[str, tuple[Module, str]]:
+        """The owner and attribute of each persistent buffer, by path."""
+        return {path: (owner, name) for path, owner, name in self.buffers if owner._buffers[name]}
+
+    def refuse_unseen(self) -> None:
+        """Raise ArgumentError for a learned parameter in a list, tuple, set or dict that no attribute holds."""
+        held = {id(p) for *_, p in self.parameters}
+        modules = {id(module) for _, module in self.modules}
+        for owner, attribute, value in self.containers:
+            for place, item in () if attribute in owner._others else _held_in(f".{attribute}", value, _DEPTH):
+                if id(item) in modules or id(item) in held:
+                    continue
+                inside = [item] if isinstance(item, Parameter) else [p for *_, p in tree_of(item).parameters]
+                if any(p.requires_grad and id(p) not in held for p in inside):
+                    _refuse_container(owner, attribute, value, place, item)
+
+
+def tree_of(module: Module) -> Tree:
+    """Walk over a module and all below it, once."""
+    found = Tree([], [], [], [])
+    seen: set[int] = set()
+    above: set[int] = set()
+
+    def visit(module: Module, path: str, names: str) -> None:
+        """Add a module at a path. The paths of its parameters begin with `names`."""
+        if id(module) in above:  # a module that holds one which holds it
+            return
+        if id(module) not in seen:
+            seen.add(id(module))
+            found.modules.append((path, module))
+            held = vars(module).items()
+            found.containers.extend([(module, name, value) for name, value in held if isinstance(value, _CONTAINERS)])
+        for attribute in getattr(module, "_buffers", ()):
+            if getattr(module, attribute) is not None:
+                found.buffers.append((names + attribute, module, attribute))
+        above.add(id(module))
+        start = f"{path}." if path else ""
+        for name, member in module._members():
+            if isinstance(member, Parameter):
+                found.parameters.append((names + name, module, name, member))
+            else:
+                visit(member, start + name, names if name == module._keeps_names else f"{names}{name}.")
+        above.remove(id(module))
+
+    visit(module, "", "")
+    return found
+
+
+def _held_in(place: str, value: Any, depth: int) -> list[tuple[str, Parameter | Module]]:
+    """The parameters and modules in a container, with their places."""
+    found: list[tuple[str, Parameter | Module]] = []
+    for key, item in islice(value.items() if isinstance(value, dict) else enumerate(value), _ITEMS):
+        if isinstance(item, Parameter | Module):
+            found.append((f"{place}[{key!r}]", item))
+        elif depth > 1 and isinstance(item, _CONTAINERS):
+            found += _held_in(f"{place}[{key!r}]", item, depth - 1)
+    return found
+
+
+def _refuse_container(owner: Module, attribute: str, value: Any, place: str, item: Parameter | Module) -> None:
+    here, name = f"self.{attribute}", type(owner).__name__
+    what = "a Parameter" if isinstance(item, Parameter) else f"the module {type(item).__name__}"
+    if isinstance(value, list | tuple) and isinstance(item, Parameter) and place.count("[") == 1:
+        fix = f"{here} = nn.ParameterList({here})"
+    elif isinstance(value, dict) and isinstance(item, Module) and place.count("[") == 1:
+        fix = f"{here} = nn.ModuleDict({here})"
+    elif isinstance(item, Parameter):
+        fix = "an attribute for each: self.name = parameter, or setattr(self, name, parameter)"
+    else:
+        fix = "an attribute for each, or nn.ModuleList"
+    learned = "requires_grad = False" if isinstance(item, Parameter) else "requires_grad_(False)"
+    raise ArgumentError(
+        f"{name}: self{place} is {what} in a container that the module does not see, and no attribute holds it: an "
+        "optimizer would not update it, ranks would not sum its gradient, and files would not have it\n"
+        f"  fix: {fix}\n  or:  self{place}.{learned}, if it is not learned"
+    )
 
 
 class IncompatibleKeys(NamedTuple):
@@ -626,10 +735,6 @@ def _is_computed_constant(x: Any) -> bool:
     if x.__class__ not in TENSORS or isinstance(x, Leaf) or x.layout is None:
         return False
     return all(label is C for label in x.layout.labels)
-
-
-def _below(prefix: str, path: str) -> str:
-    return f"{prefix}.{path}" if prefix else path
 
 
 def _quoted(names: list[str]) -> str:
@@ -709,16 +814,6 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str | np.dtype | type)
 
 
-def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
-    """Iterate over (name, module) of an attribute that is a module, or a list or tuple of modules."""
-    if isinstance(value, Module):
-        yield attribute, value
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            if isinstance(item, Module):
-                yield f"{attribute}.{i}", item
-
-
 @typed_errors
 class ModuleList(Module):
     """A list of modules. It has no `forward`; parameters are named by the position of their module ("0.weight").
@@ -795,13 +890,8 @@ class ModuleList(Module):
         """Remove the module at an index and return it."""
         return self.layers.pop(self._place(i))
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        for i, module in enumerate(self.layers):
-            yield str(i), module
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        for i, module in enumerate(self.layers):
-            yield from module.named_owners(f"{prefix}{i}.")
+    def _members(self) -> Iterable[tuple[str, Module]]:
+        return [(str(i), module) for i, module in enumerate(self.layers)]
 
 
 class Sequential(ModuleList):
@@ -946,12 +1036,8 @@ class ModuleDict(Module):
         """Pairs of key and module, in order of insertion."""
         return self.by_key.items()
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        yield from self.by_key.items()
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        for key, module in self.by_key.items():
-            yield from module.named_owners(f"{prefix}{key}.")
+    def _members(self) -> Iterable[tuple[str, Module]]:
+        return self.by_key.items()
 
 
 @typed_errors
@@ -1031,51 +1117,3 @@ def _checked_parameter(i: Any, parameter: Any) -> Parameter:
             f"ParameterList: item {i} is {short(parameter)}; needed: a Parameter\n  fix: ag.Parameter(array)"
         )
     return parameter
-
-
-def _refuse_unseen(module: Module, seen: set[int]) -> None:
-    """Raise ArgumentError for a learned parameter in a list, tuple, set or dict that no attribute of a module holds.
-
-    `seen` has the identities of those that are held.
-    """
-    for _, owner in module.named_modules():
-        for attribute, value in vars(owner).items():
-            for place, item in () if attribute in owner._others else _held_in(f".{attribute}", value, _DEPTH):
-                held = [item] if isinstance(item, Parameter) else item.parameters()
-                if any(p.requires_grad and id(p) not in seen for p in held):
-                    _refuse_container(owner, attribute, value, place, item)
-
-
-def _held_in(place: str, value: Any, depth: int) -> Iterator[tuple[str, Parameter | Module]]:
-    """The parameters and modules in a container, with their places."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list | tuple | set | frozenset):
-        items = enumerate(value)
-    else:
-        return
-    for key, item in islice(items, _ITEMS):
-        if isinstance(item, Parameter | Module):
-            yield f"{place}[{key!r}]", item
-        elif depth > 1:
-            yield from _held_in(f"{place}[{key!r}]", item, depth - 1)
-
-
-def _refuse_container(owner: Module, attribute: str, value: Any, place: str, item: Parameter | Module) -> None:
-    here, name = f"self.{attribute}", type(owner).__name__
-    what = "a Parameter" if isinstance(item, Parameter) else f"the module {type(item).__name__}"
-    if isinstance(value, list | tuple) and isinstance(item, Parameter) and place.count("[") == 1:
-        fix = f"{here} = nn.ParameterList({here})"
-    elif isinstance(value, dict) and isinstance(item, Module) and place.count("[") == 1:
-        fix = f"{here} = nn.ModuleDict({here})"
-    elif isinstance(item, Parameter):
-        fix = "an attribute for each: self.name = parameter, or setattr(self, name, parameter)"
-    else:
-        fix = "an attribute for each, or nn.ModuleList"
-    learned = "requires_grad = False" if isinstance(item, Parameter) else "requires_grad_(False)"
-    raise ArgumentError(
-        f"{name}: self{place} is {what} in a container that the module does not see, and no attribute holds it: an "
-        "optimizer would not update it, ranks would not sum its gradient, and files would not have it\n"
-        f"  fix: {fix}\n  or:  self{place}.{learned}, if it is not learned"
-    )

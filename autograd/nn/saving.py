@@ -39,11 +39,13 @@ from ..files import replaced, replacing
 from ..layouts.layout import Layout, P, V
 from ..whole import OwnedState, sharded_axes
 from .archive import Archive, write_archive
-from .module import Module
+from .module import Module, tree_of
 from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
 from .weights import SeveralWeights, Weights, is_index, is_weights, library, write_weights
 
-__all__ = ["FileEntry", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked"]
+__all__ = [
+    "FileEntry", "attached_to", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked",
+]  # fmt: skip
 
 File = Archive | Weights | SeveralWeights
 """A file that is read."""
@@ -478,20 +480,24 @@ def _checking(name: str, x: Any, given: Any, path: Any) -> Callable[[], None]:
 
 
 # -- what is attached to modules ---------------------------------------------------------------------------------------
-def _attached(module: Module) -> Iterator[tuple[str, Any]]:
-    for path, each in module.named_modules():
-        for name, x in type(each).attached(each):  # a submodule may have this name
-            if _has_state(x):
-                yield f"{path}.{name}" if path else name, x
+def attached_to(module: Module) -> dict[str, Any]:
+    """The objects with a state that are attached to a module or to one below it, by path; see `Module.attached`."""
+    return {
+        f"{path}.{name}" if path else name: x
+        for path, each in tree_of(module).modules
+        if type(each).attached is not Module.attached  # a submodule may have this name
+        for name, x in type(each).attached(each)
+        if _has_state(x)
+    }
 
 
 def _attached_states(x: Any) -> dict[str, Any]:
-    return {name: each.state_dict() for name, each in _attached(x)} if isinstance(x, Module) else {}
+    return {name: each.state_dict() for name, each in attached_to(x).items()} if isinstance(x, Module) else {}
 
 
 def _attached_commits(module: Module, states: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
     """Check the states of what is attached to a module. What the file does not have stays as it is."""
-    for name, x in _attached(module):
+    for name, x in attached_to(module).items():
         if name in states:
             known = states[name]
             yield x.prepare_state_dict(known) if prepares(x) else partial(x.load_state_dict, known)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ArgumentError, OptionError, ShapeError, typed_errors
 from ..whole import OwnedState
-from .module import Module
+from .module import Module, tree_of
 
 __all__ = ["TorchName", "blocks_of", "names_of", "state_from", "to_file", "torch_names"]
 
@@ -57,22 +57,24 @@ def torch_names(module: Module, prefix: str = "") -> dict[str, TorchName]:
     >>> nn.torch_names(nn.Linear(2, 1), prefix="head.")["weight"]
     TorchName(name='head.weight', is_transposed=True)
     """
+    tree = tree_of(module)
     found = {
         path: TorchName(prefix + path, owner.stores_transposed(attribute) or (
             owner.blocks_of(attribute) > 1 and p.array.ndim == 3
         ))
-        for path, owner, attribute, p in module.named_owners()
+        for path, owner, attribute, p in tree.parameters
     }  # fmt: skip
-    return found | {path: TorchName(prefix + path) for path, _, _ in module._saved_buffers()}
+    return found | {path: TorchName(prefix + path) for path in tree.saved_buffers()}
 
 
 def _paths(module: Module) -> dict[str, list[str]]:
     """By name in the module's state: all paths of the value, that of a tied parameter in each module."""
-    names = {id(p): name for name, p in module.named_parameters()}
+    tree = tree_of(module)
+    names = {id(p): name for name, (_, _, p) in tree.named().items()}
     found: dict[str, list[str]] = {name: [] for name in names.values()}
-    for path, _, _, p in module.named_owners():
+    for path, _, _, p in tree.parameters:
         found[names[id(p)]].append(path)
-    return found | {path: [path] for path, _, _ in module._saved_buffers()}
+    return found | {path: [path] for path in tree.saved_buffers()}
 
 
 def names_of(module: Module, names: Any, caller: str) -> dict[str, TorchName]:

@@ -25,12 +25,12 @@ def whole_box(shape: Sequence[int]) -> Box:
     >>> whole_box((4, 3))
     ((0, 4), (0, 3))
     """
-    return tuple((0, int(n)) for n in shape)
+    return tuple([(0, int(n)) for n in shape])
 
 
 def shape_of(box: Box) -> tuple[int, ...]:
     """The extents of a box."""
-    return tuple(end - begin for begin, end in box)
+    return tuple([end - begin for begin, end in box])
 
 
 def elements(box: Box) -> int:

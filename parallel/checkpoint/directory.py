@@ -64,8 +64,8 @@ class Directory:
             return []
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.path}: it cannot be read: {error.strerror}") from None
-        found = sorted((int(m[1]), name) for name in names if (m := _STEP.fullmatch(name)))
-        return [step for step, name in found if name == self.of_step(step).name]  # a step that is replaced once
+        steps = {int(found[1]) for found in map(_STEP.fullmatch, names) if found}
+        return sorted(step for step in steps if not set(names).isdisjoint(_names(step)))
 
     def unfinished(self) -> list[str]:
         """The directories of steps that are being written, or whose job has ended."""
@@ -76,12 +76,8 @@ class Directory:
 
     def of_step(self, step: int) -> Path:
         """The directory of a step. A job that died while it replaced the step has left it under its other name."""
-        named, replaced = self._names(step)
+        named, replaced = (self.path / name for name in _names(step))
         return replaced if not os.path.lexists(named) and os.path.lexists(replaced) else named
-
-    def _names(self, step: int) -> tuple[Path, Path]:
-        """The name of a step, and that which it has while another one takes its place."""
-        return self.path / f"step-{step:09d}", self.path / f".replaced-{step:09d}"
 
     def manifest(self, step: int) -> Manifest:
         """The manifest of a step, and a check that its files are there with their sizes.
@@ -261,7 +257,7 @@ class Directory:
 
     def publish(self, folder: Path, step: int) -> None:
         """Give a directory that is complete the name of its step. What had it is removed afterwards."""
-        named, replaced = self._names(step)
+        named, replaced = (self.path / name for name in _names(step))
         try:
             with private(folder) as inside:
                 inside.share()
@@ -277,7 +273,7 @@ class Directory:
         for name in os.listdir(self.path):
             found = _STEP.fullmatch(name)
             if found and name.startswith(".replaced-"):
-                named, replaced = self._names(int(found[1]))
+                named, replaced = (self.path / each for each in _names(int(found[1])))
                 if os.path.lexists(named):
                     _remove(replaced)
                 else:
@@ -296,6 +292,11 @@ class Directory:
                     os.rename(self.of_step(step), gone)
                     make_durable(self.path)
                     shutil.rmtree(gone, ignore_errors=True)
+
+
+def _names(step: int) -> tuple[str, str]:
+    """The name of a step, and that which it has while another one takes its place."""
+    return f"step-{step:09d}", f".replaced-{step:09d}"
 
 
 def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, Stretch]]) -> None:

@@ -27,8 +27,9 @@ from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "opened",
-    "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+    "CHECKSUM", "DTYPES", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "name_of",
+    "opened", "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data",
+    "write_text",
 ]  # fmt: skip
 
 
@@ -83,6 +84,8 @@ NAMES = {
     "uint32": "U32", "int16": "I16", "uint16": "U16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
 }  # fmt: skip
 """The names of dtypes in safetensors files."""
+DTYPES = {name: np.dtype(name) for name in NAMES}
+_NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the library
 
 
@@ -96,11 +99,16 @@ def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     >>> stored_as(np.dtype("float32"), (2, 3)), stored_as(np.dtype("<U4"), (2,))
     (('float32', (2, 3)), ('uint8', (2, 16)))
     """
-    if dtype.name in NAMES:
-        return dtype.name, tuple(shape)
+    if (name := name_of(dtype)) in NAMES:
+        return name, tuple(shape)
     if dtype == np.complex128:
         return "float64", (*shape, 2)
     return "uint8", (*shape, dtype.itemsize)
+
+
+def name_of(dtype: Any) -> str:
+    """The name of a dtype, which NumPy would put together anew at each call."""
+    return _NAME_OF.get(dtype) or str(dtype.name)
 
 
 def storable(array: Any) -> Any:

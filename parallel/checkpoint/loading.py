@@ -33,7 +33,7 @@ from .directory import Directory
 from .manifest import Manifest, Value, refuse
 from .ownership import key_of, place_of
 from .pieces import Stretch, equal_to, meeting
-from .tree import Decoder, objects_of, on_its_mesh, parts_of, state_of
+from .tree import Decoder, objects_of, on_its_mesh, parts_of
 
 __all__ = [
     "FileSource", "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared",
@@ -213,7 +213,7 @@ class StoredValue(Stored):
     def __getitem__(self, box: Any) -> Any:
         box = () if box is Ellipsis else box
         slices = [*box, *(slice(None),) * (self.ndim - len(box))]
-        wanted = tuple((int(a), int(b)) for a, b, _ in (s.indices(n) for s, n in zip(slices, self.shape, strict=True)))
+        wanted = tuple([s.indices(n)[:2] for s, n in zip(slices, self.shape, strict=True)])
         self.source.used.add(self.key)
         dtype = _native(self.saved)
         whole = equal_to(self.saved.pieces, wanted) if self.shape == self.saved.shape else None
@@ -378,8 +378,8 @@ def prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    parts = [(path, part, x) for name, x in objects_of(objects).items() for path, part in parts_of(name, x).items()]
-    for path, x, owner in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
+    for part in sorted(parts_of(objects), key=lambda part: not isinstance(part.object, Module)):
+        path, x, owner = part
         if path not in tree:
             if "/attached/" in path:
                 continue  # the run that saved it had no such memory
@@ -396,7 +396,7 @@ def prepared(
             )
         try:
             with on_its_mesh(owner):
-                known = decoder.decode(tree[path]["state"], state_of(x), path, isinstance(x, Module))
+                known = decoder.decode(tree[path]["state"], part.state(), path, isinstance(x, Module))
                 if prepares(x):
                     commits.append(x.prepare_state_dict(known))
                 else:

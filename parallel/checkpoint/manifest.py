@@ -23,7 +23,7 @@ from autograd.digests import blake2b
 from autograd.errors import CheckpointError, DamagedCheckpoint, printable
 
 from .boxes import Box, elements, meet
-from .disk import opened
+from .disk import DTYPES, name_of, opened
 from .pieces import Pieces, Stretch, are_apart, numbers_of
 
 __all__ = [
@@ -53,6 +53,8 @@ class Value:
         By axis on which each rank had a value of its own, the coordinate of the rank whose value this is.
     pieces : sequence of Stretch
         Which together have each element once.
+    numpy_dtype : numpy.dtype
+        The dtype of NumPy, or of ml_dtypes.
     """
 
     shape: tuple[int, ...]
@@ -60,11 +62,10 @@ class Value:
     layout: dict[str, str]
     place: dict[str, int]
     pieces: Sequence[Stretch]
+    numpy_dtype: Any = field(init=False, repr=False, compare=False)
 
-    @property
-    def numpy_dtype(self) -> Any:
-        """The dtype of NumPy, or of ml_dtypes."""
-        return _dtype(self.dtype)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numpy_dtype", _dtype(self.dtype))
 
 
 @dataclass
@@ -257,6 +258,8 @@ def _file_name(name: Any, folder: Path) -> str:
 
 def _dtype(name: Any) -> Any:
     """The dtype of a name that `dtype_text` gives. NumPy takes many more for one."""
+    if name.__class__ is str and name in DTYPES:
+        return DTYPES[name]
     try:
         found = np.dtype(_typed(name, str))
     except TypeError:
@@ -268,11 +271,11 @@ def _dtype(name: Any) -> Any:
 
 def dtype_text(dtype: Any) -> str:
     """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
-    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else dtype.name)
+    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else name_of(dtype))
 
 
 def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, folder: Path) -> Value:
-    shape = tuple(_number(n) for n in code["shape"])
+    shape = tuple(map(_number, code["shape"]))
     dtype = _dtype(code["dtype"])
     extents = math.prod(n for n in shape if n)
     if (
@@ -315,7 +318,7 @@ def _piece(
     path: str, code: Any, shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], folder: Path
 ) -> Stretch:
     file, begin, end, box, checksum = code
-    part = tuple((_number(a), _number(b)) for a, b in box)
+    part = tuple([(_number(a), _number(b)) for a, b in box])
     if not 0 <= _number(file) < len(files) or not _number(begin) <= _number(end) <= files[file][1]:
         refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
     if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
@@ -397,6 +400,8 @@ def entry_name(key: str, shape: Sequence[int], box: Box) -> str:
 
 def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:
     """Raise CheckpointError if two pieces of a value have an element in common. They are sorted by their first rows."""
+    if len(pieces) == 1:
+        return
     rows = sorted(pieces, key=lambda p: p.box)
     open_: list[Stretch] = []
     for p in rows:

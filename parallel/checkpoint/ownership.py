@@ -159,11 +159,11 @@ def entry_of(path: str, piece: Piece, place: dict[str, int]) -> Entry | None:
     assert layout is not None
     if not replicas_of(layout)[3] or is_absent(array):
         return None
-    local = tuple(int(n) for n in array.shape)
+    local = tuple(map(int, array.shape))
     require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
     shape, slices = place_in_whole(local, layout)
-    box = tuple((int(s.start), int(s.stop)) for s in slices)
-    labels = {axis: repr(label) for axis, label in layout.items()}
+    box = tuple([(int(s.start), int(s.stop)) for s in slices])
+    labels = {axis: repr(label) for axis, label in zip(layout.grid.names, layout.labels, strict=True)}
     return Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
 
 

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, CheckpointError, LayoutError
 from autograd.nn import Module
+from autograd.nn.saving import attached_to
 from autograd.optim.groups import ByParameter, Names
 from autograd.whole import Piece, in_pieces
 from collectives import Mesh
@@ -48,9 +49,8 @@ from .manifest import DEEPEST
 from .ownership import place_of
 
 __all__ = [
-    "Decoder", "Encoded", "below", "encode", "encode_state", "has_state", "merged", "name_below", "objects_of",
-    "on_a_mesh", "on_its_mesh", "parts_of", "plain_of", "state_of", "values_of",
-    "values_of_ranks", "with_digests",
+    "Decoder", "Encoded", "Part", "below", "encode", "encode_part", "has_state", "merged", "name_below", "objects_of",
+    "on_a_mesh", "on_its_mesh", "parts_of", "plain_of", "values_of", "values_of_ranks", "with_digests",
 ]  # fmt: skip
 
 _ABSENT: Any = object()
@@ -96,23 +96,7 @@ def objects_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     ArgumentError
         Containers are nested too deeply.
     """
-    found: dict[str, Any] = {}
-    for name, x in objects.items():
-        _find(x, str(name), found)
-    return found
-
-
-def _find(x: Any, path: str, found: dict[str, Any]) -> None:
-    if has_state(x) or (not isinstance(x, Mapping | list | tuple) and _has_half(x)):
-        found[path] = x  # of a half `parts_of` says so, where all ranks hear of it
-        return
-    items = x.items() if isinstance(x, Mapping) else enumerate(x) if isinstance(x, list | tuple) else ()
-    for key, each in items:
-        if each.__class__ not in _PLAIN:
-            _find(each, below(path, key), found)
-
-
-_PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
+    return _walked(objects)[0]
 
 
 def plain_of(objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,28 +109,41 @@ def plain_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     >>> plain_of({"model": layer, "run": {"layers": [layer], "epoch": 3}, "mixed": [layer, 2]})
     {'run': {'epoch': 3}, 'mixed': [None, 2]}
     """
-    inside = objects_of(objects)
-    found = {name: _plain_of(x, name, inside) for name, x in objects.items()}
-    return {name: x for name, x in found.items() if x is not _ABSENT}
+    return _walked(objects)[1]
 
 
-def _plain_of(x: Any, path: str, objects: Mapping[str, Any]) -> Any:
-    """The values of a container besides objects: a mapping without these keys, a list with None in their places.
+def _walked(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of `objects_of` and `plain_of`."""
+    found: dict[str, Any] = {}
+    plain = {name: _without_objects(x, str(name), found) for name, x in objects.items()}
+    return found, {name: x for name, x in plain.items() if x is not _ABSENT}
 
-    It is `_ABSENT` if there are only objects.
+
+def _without_objects(x: Any, path: str, found: dict[str, Any]) -> Any:
+    """Put the objects with a state into `found`, and return the rest of a value; `_ABSENT` if it has objects alone.
+
+    The rest of a mapping lacks the keys of objects. That of a list has None in their places.
     """
-    if path in objects:
+    if has_state(x) or (not isinstance(x, Mapping | list | tuple) and _has_half(x)):
+        found[path] = x  # of a half `parts_of` says so, where all ranks hear of it
         return _ABSENT
-    if not any(each.startswith(f"{path}/") for each in objects):
+    if not isinstance(x, Mapping | list | tuple):
         return x
-    if isinstance(x, Mapping):
-        kept = {key: _plain_of(each, below(path, key), objects) for key, each in x.items()}
-        return {key: each for key, each in kept.items() if each is not _ABSENT} or _ABSENT
-    items = [_plain_of(each, below(path, i), objects) for i, each in enumerate(x)]
-    if all(each is _ABSENT for each in items):
-        return _ABSENT
-    items = [None if each is _ABSENT else each for each in items]
-    return items if isinstance(x, list) else tuple(items)
+    before = len(found)
+    items = {
+        key: each if each.__class__ in _PLAIN else _without_objects(each, below(path, key), found)
+        for key, each in (x.items() if isinstance(x, Mapping) else enumerate(x))
+    }
+    if len(found) == before:
+        return x
+    kept = {key: each for key, each in items.items() if each is not _ABSENT}
+    if not kept or isinstance(x, Mapping):
+        return kept or _ABSENT
+    rest = [kept.get(i) for i in items]
+    return rest if isinstance(x, list) else tuple(rest)
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
 
 
 _GETS, _SETS = ("state_dict", "state_parts"), ("load_state_dict", "prepare_state_dict")
@@ -174,31 +171,53 @@ def _refuse_half(path: str, x: Any) -> None:
         )
 
 
-def parts_of(name: str, x: Any) -> dict[str, Any]:
-    """The objects with a state of which one consists, by path: itself, and for a module what is attached to it.
+class Part(NamedTuple):
+    """An object whose state a checkpoint has under a path of its own.
+
+    Attributes
+    ----------
+    path : str
+    object : object
+        One of the objects of a run, or one of those of which it consists, or that are attached to it.
+    owner : object
+        That one of the run, on whose mesh its state is.
+    """
+
+    path: str
+    object: Any
+    owner: Any
+
+    def state(self) -> Any:
+        """The state of the object, of this rank alone: a `Piece` for each array that has a layout."""
+        with on_its_mesh(self.owner), in_pieces():
+            return self.object.state_dict()
+
+
+def parts_of(objects: Mapping[str, Any]) -> list[Part]:
+    """All that has a state, in the order of paths: the one walk of a save, a load, a comparison, a copy.
 
     Raises
     ------
     ArgumentError
-        A state can be read and not set, or set and not read.
+        A state can be read and not set, or set and not read. Or containers are nested too deeply.
     """
-    _refuse_half(name, x)
-    if hasattr(x, "state_parts"):
-        return {path: each for key, part in x.state_parts().items() for path, each in
-                parts_of(f"{name}/{key}", part).items()}  # fmt: skip
-    found = {name: x}
-    if isinstance(x, Module):
-        for path, module in x.named_modules():
-            for key, each in type(module).attached(module):
-                if has_state(each):
-                    found[f"{name}/attached/{path}.{key}" if path else f"{name}/attached/{key}"] = each
+    found: list[Part] = []
+    for path, x in objects_of(objects).items():
+        with on_its_mesh(x):
+            _add_parts(path, x, x, found)
     return found
 
 
-def state_of(x: Any) -> Any:
-    """The state of an object, of this rank alone: a `Piece` for each array that has a layout."""
-    with in_pieces():
-        return x.state_dict()
+def _add_parts(path: str, x: Any, owner: Any, found: list[Part]) -> None:
+    """Add an object, what it consists of, and for a module what is attached to it."""
+    _refuse_half(path, x)
+    if hasattr(x, "state_parts"):
+        for key, part in x.state_parts().items():
+            _add_parts(f"{path}/{key}", part, owner, found)
+        return
+    found.append(Part(path, x, owner))
+    if isinstance(x, Module):
+        found += [Part(f"{path}/attached/{name}", each, owner) for name, each in attached_to(x).items()]
 
 
 def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
@@ -257,19 +276,18 @@ def encode(
     for name, x in objects.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
-        inside = objects_of({name: x})
-        for where, each in inside.items():
-            with on_its_mesh(each):
-                for path, part in parts_of(where, each).items():
-                    encode_state(part if prepare is None else prepare(part), path, found, digest)
-        if (plain := _plain_of(x, name, inside)) is not _ABSENT:
+        for part in parts_of({name: x}):
+            encode_part(part if prepare is None else part._replace(object=prepare(part.object)), found, digest)
+        for plain in plain_of({name: x}).values():
             found.tree[name] = _code(plain, name, found, digest)
     return found
 
 
-def encode_state(x: Any, path: str, found: Encoded, digest: Callable[[Any], str] | None = None) -> None:
-    """Add the state of one object to those that were found. Its mesh is current."""
-    found.tree[path] = {"state": _code(state_of(x), path, found, digest)}
+def encode_part(part: Part, found: Encoded, digest: Callable[[Any], str] | None = None) -> None:
+    """Add the state of one object to those that were found."""
+    state = part.state()
+    with on_its_mesh(part.owner):
+        found.tree[part.path] = {"state": _code(state, part.path, found, digest)}
 
 
 def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:

@@ -105,6 +105,8 @@ class DataParallel(Module):
     [6.0, 6.0]
     """
 
+    _keeps_names = "module"
+
     def __init__(
         self,
         module: Module,
@@ -172,12 +174,6 @@ class DataParallel(Module):
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         vars(self).update(attributes)
         self._begin()
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        yield from self.module.named_owners(prefix)
-
-    def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
-        yield from self.module.named_buffer_owners(prefix)
 
     def attached(self) -> Iterator[tuple[str, Any]]:
         reduction = self._buckets["reduction"]

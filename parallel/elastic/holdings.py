@@ -19,6 +19,7 @@ from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
 from autograd.errors import OptionError
 from autograd.nn import Module
+from autograd.nn.module import tree_of
 from autograd.optim import Optimizer
 from autograd.optim.copies import OfCopies
 from autograd.whole import Piece
@@ -29,16 +30,7 @@ from ..checkpoint.manifest import Value, dtype_text
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
 from ..checkpoint.replicas import differ, digest_of_text, value_digest
 from ..checkpoint.saving import divided, refuse_copies
-from ..checkpoint.tree import (
-    Encoded,
-    encode,
-    encode_state,
-    objects_of,
-    on_its_mesh,
-    parts_of,
-    plain_of,
-    with_digests,
-)
+from ..checkpoint.tree import Encoded, encode, encode_part, parts_of, plain_of, with_digests
 
 __all__ = [
     "Copies", "Holding", "Live", "expected_here", "expected_of", "flat_bytes", "is_compared", "mesh_sizes",
@@ -161,25 +153,15 @@ def expected_of(objects: Mapping[str, Any], group: Any) -> dict[str, tuple[int, 
 def expected_here(objects: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """The values of the modules of this rank, with their shapes."""
     found = Encoded()
-    for path, part, owner in _parts(objects):
-        if isinstance(part, Module):
-            with on_its_mesh(owner):
-                encode_state(part, path, found)
+    for part in parts_of(objects):
+        if isinstance(part.object, Module):
+            encode_part(part, found)
     return {entry.key: entry.shape for entry in what_is_here(found)}
-
-
-def _parts(objects: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The path of each object with a state, the object, and that on whose mesh it is."""
-    found = []
-    for name, x in objects_of(objects).items():
-        with on_its_mesh(x):
-            found += [(path, part, x) for path, part in parts_of(name, x).items()]
-    return found
 
 
 def objects_in(objects: Mapping[str, Any]) -> list[Any]:
     """The objects with a state, of which some consist, and the parameters of modules."""
-    parts = [part for _, part, _ in _parts(objects)]
+    parts = [part.object for part in parts_of(objects)]
     return parts + [p for part in parts if isinstance(part, Module) for p in part.parameters()]
 
 
@@ -220,28 +202,28 @@ class Live:
 
     def __init__(self, objects: Mapping[str, Any], expected: dict[str, tuple[int, ...]], epoch: int):
         self.objects, self.expected, self.epoch = objects, expected, epoch
-        self.parts = _parts(objects)
+        self.parts = parts_of(objects)
         self.step = 0
         self._looked_at = 0
         self._counts: dict[str, Any] = {}
         self._kept: dict[str, Encoded] = {}
         self._copies: dict[str, Any] = {}  # arrays of modules, by path
-        optimizers = [part for _, part, _ in self.parts if isinstance(part, Optimizer | OfCopies)]
+        optimizers = [part.object for part in self.parts if isinstance(part.object, Optimizer | OfCopies)]
         self._stepped = {id(p) for x in optimizers for p in (x.held if isinstance(x, OfCopies) else x.parameters)}
 
     def commit(self, step: int) -> None:
         """Note that the objects have the state of a step. Nothing is sent."""
         self._counts, self._kept, self._copies = {}, {}, {}
-        for path, part, owner in self.parts:
-            count = _count(part)
+        for part in self.parts:
+            path, x = part.path, part.object
+            count = _count(x)
             if count is not None:
                 self._counts[path] = count
-            elif isinstance(part, Module):
-                self._copies |= {f"{path}/{name}": np.array(to_host(x)) for name, x in self._others(part)}
+            elif isinstance(x, Module):
+                self._copies |= {f"{path}/{name}": np.array(to_host(array)) for name, array in self._others(x)}
             else:
                 found = Encoded()
-                with on_its_mesh(owner):
-                    encode_state(part, path, found)
+                encode_part(part, found)
                 self._kept[path] = _copied(found)
         self._kept[""] = _copied(encode(plain_of(self.objects)))
         self.step = step
@@ -255,7 +237,7 @@ class Live:
         if len(made) == self._looked_at:
             return
         self._looked_at = len(made)
-        parts = [part for _, part, _ in self.parts]
+        parts = [part.object for part in self.parts]
         known = {id(x) for part in parts for x in (part, *getattr(part, "__dict__", {}).values())}
         for x in made:
             values = [value for each in x.state_lists() for value in each if value is not None]
@@ -269,9 +251,10 @@ class Live:
 
     def _others(self, module: Module) -> Iterable[tuple[str, Any]]:
         """The arrays of a module that no optimizer changes."""
-        for path, owner, attribute in module.named_buffer_owners():
+        tree = tree_of(module)
+        for path, owner, attribute in tree.buffers:
             yield path, getattr(getattr(owner, attribute), "array", getattr(owner, attribute))
-        for path, _, _, p in module.named_owners():
+        for path, _, _, p in tree.parameters:
             if id(p) not in self._stepped and not is_absent(p.array):
                 yield path, p.array
 
@@ -280,13 +263,12 @@ class Live:
 
         The mesh of the objects is current. Nothing is sent.
         """
-        if any(_count(part) != self._counts[path] for path, part, _ in self.parts if path in self._counts):
+        if any(_count(part.object) != self._counts[part.path] for part in self.parts if part.path in self._counts):
             return None
         found = Encoded()
-        for path, part, owner in self.parts:
-            if path not in self._kept:
-                with on_its_mesh(owner):
-                    encode_state(part, path, found)
+        for part in self.parts:
+            if part.path not in self._kept:
+                encode_part(part, found)
         for kept in self._kept.values():
             found.tree |= kept.tree
             found.pieces |= kept.pieces

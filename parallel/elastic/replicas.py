@@ -158,18 +158,18 @@ class Replicas:
     def _passing(self) -> dict[str, dict[str, str]]:
         """The digests of values of the last step that are no state, in the form of `copies_of`."""
         found: dict[str, dict[str, str]] = {}
-        for where, owner in objects_of(self.objects).items():
-            loss = getattr(owner, "last_loss", None)
+        for path, x in objects_of(self.objects).items():
+            loss = getattr(x, "last_loss", None)
             if isinstance(loss, float) and state.grid is not None:
-                found.setdefault(f"{'*'.join(state.grid.names)} of the loss", {})[where + _LOSS] = repr(loss)
-            for path, x in parts_of(where, owner).items():
-                for name, module in x.named_modules() if isinstance(x, Module) else ():
-                    if not hasattr(module, "gathered_copies"):
-                        continue
-                    names = {p: each for each, p in module.named_parameters(name)}
-                    for p, on, k, digest in module.gathered_copies(value_digest):
-                        key = f"{name_of_replicas(p.layout, on.names)}, part {k}"
-                        found.setdefault(key, {})[f"{path}/{names[p]}{_GATHERED}{on.group.ranks[k]}"] = digest
+                found.setdefault(f"{'*'.join(state.grid.names)} of the loss", {})[path + _LOSS] = repr(loss)
+        for path, x, _ in parts_of(self.objects):
+            for name, module in x.named_modules() if isinstance(x, Module) else ():
+                if not hasattr(module, "gathered_copies"):
+                    continue
+                names = {p: each for each, p in module.named_parameters(name)}
+                for p, on, k, digest in module.gathered_copies(value_digest):
+                    key = f"{name_of_replicas(p.layout, on.names)}, part {k}"
+                    found.setdefault(key, {})[f"{path}/{names[p]}{_GATHERED}{on.group.ranks[k]}"] = digest
         return found
 
     def _repair(self, found: Sequence[Difference], pieces: Mapping[str, Any], group: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -48,12 +48,8 @@ class _Layers(ModuleList):
         super().__init__([module for _, module in named])
         self.paths = [name for name, _ in named]
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        yield from zip(self.paths, self.layers, strict=True)
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        for name, module in self.named_children():
-            yield from module.named_owners(f"{prefix}{name}.")
+    def _members(self) -> Iterable[tuple[str, Module]]:
+        return zip(self.paths, self.layers, strict=True)
 
     def forward(self, function: Callable[[], Any]) -> Any:
         return function()
@@ -392,11 +388,8 @@ class Pipeline(Module):
         mine = [s for s, rank in enumerate(self.schedule.placement) if rank == self.rank]
         return {s: [*borrowed, *(p for i in self.stages[s] for p in self._modules[str(i)].parameters())] for s in mine}
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        yield from self._layers.named_children()
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
-        yield from self._layers.named_owners(prefix)
+    def _members(self) -> Iterable[tuple[str, Module]]:
+        return self._layers._members()
 
     def attached(self) -> Iterator[tuple[str, Any]]:
         yield "steps", Steps(self)

@@ -12,12 +12,10 @@ Source: Korthikanti et al. 2022, *Reducing activation recomputation*, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import collectives as cc
 from autograd import nn
-from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import OptionError, typed_errors
@@ -47,17 +45,13 @@ class SequenceModule(nn.Module):
     Backward one all-reduce of the size of each parameter. A parameter that no rank uses in a call gets zeros.
     """
 
+    _keeps_names = "module"
+
     def __init__(self, module: nn.Module, axis: str):
         self.module, self.axis = module, axis
         self._places = [(owner, attribute) for _, owner, attribute, _ in module.named_owners()]
         for owner, attribute in self._places:
             substitutable(owner, attribute)
-
-    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str, Parameter]]:
-        yield from self.module.named_owners(prefix)
-
-    def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str]]:
-        yield from self.module.named_buffer_owners(prefix)
 
     def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
         grid = state.grid

@@ -15,6 +15,10 @@ caches          functions with `functools.cache` or `lru_cache`
 node[k]         reads of a node by position outside `autograd/engine`
 globals         names of modules that functions change: containers that they fill, and names bound by ``global``
 errors          places that raise a `RingtapeError` without the program's line, and all such places
+classes         those with more than 12 attributes, which are assigned on ``self`` or stand in the class
+parameters      functions with more than 9 of them, besides ``self``, ``*args`` and ``**options``
+fragments       private functions whose name occurs once besides, with at most 4 lines after their docstring; and all
+                private functions
 
 Walks run warm, on rank 0 of two ranks over MPI: calls of Python functions, files that were entered, and calls whose
 file is not that of the call before. `import autograd` is counted in a Python of its own.
@@ -30,6 +34,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,7 +201,50 @@ class Tree:
         found["globals that functions change"] = [len(self.mutable_globals())]
         without, count = self.errors()
         found["errors without the line, of all"] = [len(without), count]
+        found["classes with more than 12 attributes"] = [len(self.large_classes())]
+        found["functions with more than 9 parameters"] = [len(self.long_signatures())]
+        fragments, count = self.fragments()
+        found["private functions used once, of at most 4 lines; of all"] = [len(fragments), count]
         return found
+
+    def large_classes(self, most: int = 12) -> list[str]:
+        """The classes with more attributes than `most`, each with their number."""
+        found = []
+        for module, nodes in self.nodes.items():
+            for c in nodes:
+                if isinstance(c, ast.ClassDef) and (n := len(_attributes(c))) > most:
+                    found.append(f"{module}.{c.name}: {n}")
+        return sorted(found, key=lambda text: -int(text.rpartition(" ")[2]))
+
+    def long_signatures(self, most: int = 9) -> list[str]:
+        """The functions with more parameters than `most`, each with their number."""
+        found = []
+        for module in self.tree:
+            for x in self.functions(module):
+                names = [a.arg for a in [*x.args.posonlyargs, *x.args.args, *x.args.kwonlyargs]]
+                if (n := len(names) - (names[:1] in (["self"], ["cls"]))) > most:
+                    found.append(f"{module}:{x.lineno} {x.name}: {n}")
+        return sorted(found, key=lambda text: -int(text.rpartition(" ")[2]))
+
+    def fragments(self, most: int = 4) -> tuple[list[str], int]:
+        """The private functions that are used once and have at most `most` lines, and the number of all."""
+        uses: Counter[str] = Counter()
+        for nodes in self.nodes.values():
+            for x in nodes:
+                if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load):
+                    uses[x.id] += 1
+                elif isinstance(x, ast.Attribute):
+                    uses[x.attr] += 1
+        found, count = [], 0
+        for module in self.tree:
+            for x in self.functions(module):
+                if x.name.startswith("_") and not x.name.startswith("__") and x.name != "_":
+                    count += 1
+                    body = x.body[ast.get_docstring(x) is not None :]
+                    lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0  # type: ignore[operator]
+                    if uses[x.name] == 1 and lines <= most:
+                        found.append(f"{module}:{x.lineno} {x.name}")
+        return found, count
 
 
 def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -213,6 +262,23 @@ def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
                     yield from visit(handler.body)
 
     yield from visit(tree.body)
+
+
+def _attributes(c: ast.ClassDef) -> set[str]:
+    """The attributes of a class: those that stand in it, and those that its methods assign on their first argument."""
+    found = set()
+    for x in c.body:
+        if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name):
+            found.add(x.target.id)
+        elif isinstance(x, ast.Assign):
+            found |= {t.id for t in x.targets if isinstance(t, ast.Name)} - {"__slots__"}
+        elif isinstance(x, ast.FunctionDef) and x.args.args:
+            found |= {
+                y.attr for y in ast.walk(x)
+                if isinstance(y, ast.Attribute) and isinstance(y.ctx, ast.Store) and _root(y) == x.args.args[0].arg
+                and isinstance(y.value, ast.Name)
+            }  # fmt: skip
+    return found
 
 
 def complexity(function: ast.AST) -> int:
@@ -362,7 +428,7 @@ def worker() -> None:
     import autograd.numpy as anp
     import collectives as cc
     from autograd import nn, random
-    from parallel import DataParallel, Pipeline
+    from parallel import DataParallel, Pipeline, checkpoint
 
     found: Figures = {}
     x = np.ones(512)
@@ -417,6 +483,15 @@ def worker() -> None:
         found["DataParallel MLP, one bucket: forward"] = walk(forward, opened)
         end()
         found["DataParallel MLP, one bucket: backward"] = walk(lambda: held[0].backward(held[2]), whole)
+
+        if cc.world().rank == 0:
+            made = tempfile.mkdtemp()
+        folder = cc.world().communicator.exchange(made.encode() if cc.world().rank == 0 else b"")[0].decode()
+        objects = {"model": model}
+        found["checkpoint.save of the MLP"] = walk(lambda: checkpoint.save(folder, objects, 1, overwrite=True))
+        found["checkpoint.load of the MLP"] = walk(lambda: checkpoint.load(folder, objects, 1))
+        if cc.world().rank == 0:
+            shutil.rmtree(folder)
     with cc.Mesh(pp=2):
         random.seed(0)
         layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()]
@@ -453,7 +528,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="another checkout, whose figures stand beside those of this one")
     parser.add_argument("--static", action="store_true", help="read the text alone, and run no walks")
-    parser.add_argument("--list", action="store_true", help="list the changes, the globals and the errors, too")
+    parser.add_argument("--list", action="store_true", help="list what is counted, too")
     parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -465,7 +540,8 @@ def main() -> None:
     if args.list:
         tree = Tree(ROOT)
         for title, lines in (("changes", tree.changes()), ("globals", tree.mutable_globals()),
-                             ("errors", tree.errors()[0])):  # fmt: skip
+                             ("errors", tree.errors()[0]), ("classes", tree.large_classes()),
+                             ("parameters", tree.long_signatures()), ("fragments", tree.fragments()[0])):  # fmt: skip
             print(f"\n{title}:", *lines, sep="\n  ")
     return None
 
