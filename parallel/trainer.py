@@ -12,24 +12,22 @@ from typing import Any
 
 import numpy as np
 
-import autograd as ag
 from autograd import nn, optim
 from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import as_array, device_of, is_inexact, runtime_of, to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, short, typed_errors
-from autograd.layouts.layout import I, Label, Shard, V
+from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, short, typed_errors
+from autograd.layouts.layout import Shard
 from autograd.nn.saving import packed, unpacked
 from autograd.whole import whole_of
-from collectives import Mesh, World, cast, declare_partial
-from collectives.checks.sanitizer import digest_of
+from collectives import Mesh, World
 from collectives.mesh import USUAL
 from collectives.world import replaced_world
 
+from .batches import Batches
 from .checkpoint import Restored, load, save
-from .context.order import zigzag_draws, zigzag_pieces
 from .data.memory import memory_of
 from .data.settings import Zero, stage_of
 from .expert.side_losses import side_losses
@@ -215,32 +213,32 @@ class Trainer:
         self.model, self.mesh = model, mesh
         missing = {axis for axis in USUAL if axis not in mesh.names}
         self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
-        self.microbatches, self.schedule, self.clip, self.seed = microbatches, schedule, clip, seed
-        self.zero = stage_of(zero)
+        self.clip, self.seed = clip, seed
+        stage_of(zero)  # raises for a stage that there is not
         axes = _axes_of(axes, Axes(batch, sequence, stages))
         sequence, stages = axes.sequence, axes.stages
         names = (axes.batch,) if isinstance(axes.batch, str) else tuple(axes.batch)
-        self._batch = tuple(a for a in mesh.names if a in names)
-        self._sequence = sequence if sequence in mesh.names else None
-        self._stages = stages if stages in mesh.names else None
-        self._zigzag = self._sequence is not None and any(
+        is_zigzag = sequence in mesh.names and any(
             getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
         )
+        self._batches = batches = Batches(
+            mesh, tuple(a for a in mesh.names if a in names), sequence if sequence in mesh.names else None,
+            stages if stages in mesh.names else None, is_zigzag, microbatches, device,
+        )  # fmt: skip
         self.bits = bits
         self._same_bits: SameBits | None = None
         self._check_bits(bits, {*names, stages}, zero, options)
         self._loss = copy.deepcopy(loss)  # for one process
-        self.device = device
         self.steps = 0
         self.norm: float | None = None
         self.last_loss: float | None = None
         with self._on_mesh():
             layers, total = self._divided(self._made(), copy.deepcopy(loss))
             self._refuse_idle({*names, sequence, stages})
-            data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
+            data = batches.axes
             self.pipeline = Pipeline(
-                layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
-                zero=zero if data else 0, seed=seed, side_losses=self._side_losses, **(options if data else {}),
+                layers, total, axis=batches.stages, schedule=schedule, microbatches=microbatches, data=data,
+                zero=zero if data else 0, seed=seed, side_losses=batches.side_losses, **(options if data else {}),
             )
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
             self._optimizer = optimizer
@@ -259,12 +257,12 @@ class Trainer:
             return None
         if capture is not True:
             raise OptionError(f"Trainer: capture={short(capture)} was given; needed: True or False")
-        stages = 1 if self._stages is None else self.mesh.axis(self._stages).size
+        stages = self._batches.number_of_stages
         if stages > 1 or self.bits is not None:
             other = f"{stages} stages" if stages > 1 else f"bits={self.bits!r}"
             raise OptionError(
                 f"Trainer: capture=True and {other} were given, whose steps cannot be recorded\n  fix: capture=False"
-                + (f", or a mesh without {self._stages!r}" if stages > 1 else ", or bits=None")
+                + (f", or a mesh without {self._batches.stages!r}" if stages > 1 else ", or bits=None")
             )
         from .captured import captured_step  # used by few
 
@@ -324,12 +322,12 @@ class Trainer:
         """The layers and the loss on this rank's device, divided by the plan."""
         self.names = [name for name, _ in layers.named_parameters()]
         held = nn.ModuleDict({"loss": loss})
-        if self.device is not None:
-            layers.to(device=self.device)
-            held.to(device=self.device)
+        if self._batches.device is not None:
+            layers.to(device=self._batches.device)
+            held.to(device=self._batches.device)
         for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
             parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, self.mesh)
-        return layers, held["loss"] if self._sequence is None else _Addend(held["loss"], self._sequence)
+        return layers, self._batches.addend(held["loss"])
 
     @contextmanager
     def _on_mesh(self) -> Iterator[None]:
@@ -349,40 +347,7 @@ class Trainer:
         array : array, [rows, ...] or, with an axis of the sequence, [rows, tokens, ...]
             The whole batch, the same on all ranks.
         """
-        return Microbatches(self._part(rows) for rows in np.array_split(self._whole(array), self.microbatches))
-
-    def _whole(self, array: Any) -> Any:
-        """A whole batch as an array with enough rows, and tokens if they are divided."""
-        array = as_array(array)
-        if array.ndim < (1 if self._sequence is None else 2) or len(array) < self.microbatches:
-            raise ShapeError(
-                f"Trainer: a batch of shape {array.shape} was given; needed: at least {self.microbatches} rows, one "
-                f"for each microbatch{'' if self._sequence is None else ', of tokens'}"
-            )
-        return array
-
-    def _part(self, rows: Any) -> Any:
-        mesh, labels = self.mesh, dict[str, Label]()
-        shape = list(rows.shape)
-        part = rows
-        for axis, size, at in zip(mesh.names, mesh.sizes, mesh.place, strict=True):
-            if axis in self._batch:
-                part = np.array_split(part, size)[int(at)]
-                labels[axis] = Shard(0)
-            elif axis != self._sequence:
-                labels[axis] = V if axis == self._stages else I
-        if self._sequence is not None:
-            on = mesh.axis(self._sequence)
-            if self._zigzag:
-                pieces = zigzag_pieces(part.shape[1], int(on.rank), on.size)
-                part = np.concatenate([part[:, piece] for piece in pieces], axis=1)
-                shape[1] = part.shape[1]
-                labels[self._sequence] = V
-            else:
-                part = np.array_split(part, on.size, axis=1)[int(on.rank)]
-                labels[self._sequence] = Shard(1)
-        part = part if part.flags.c_contiguous else part.copy()
-        return ag.tensor(part, labels, global_shape=shape, device=self.device)
+        return self._batches.share(array)
 
     # -- training --------------------------------------------------------------------------------------------------
     def step(self, inputs: Any, targets: Any, count: int | None = None) -> float:
@@ -413,7 +378,7 @@ class Trainer:
     def _replayed(self, inputs: Any, targets: Any, count: int | None) -> float:
         """A step by the captured function."""
         n = _count(targets, count)
-        self._compare(inputs, targets)
+        self._batches.compare(inputs, targets)
         losses, norm = self._captured(np.array(1.0 / n), list(self.share(inputs)), list(self.share(targets)))
         totals = Totals(None)
         for loss in losses:
@@ -425,41 +390,13 @@ class Trainer:
 
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
         n = _count(targets, count)
-        self._compare(inputs, targets)
-        with self._draws(as_array(inputs)):
+        self._batches.compare(inputs, targets)
+        with self._batches.draws(inputs):
             self.pipeline.steps = self.steps
             if self._same_bits is not None:
-                x, y = self._whole(inputs), self._whole(targets)
+                x, y = self._batches.whole(inputs), self._batches.whole(targets)
                 return self._same_bits.step(x, y, 1.0 / n, self.clip is not None) / n
             return self.pipeline.step(self.share(inputs), self.share(targets), 1.0 / n) / n
-
-    def _compare(self, inputs: Any, targets: Any) -> None:
-        """Compare the batch between the ranks, each of which takes its part of it, while calls are compared."""
-
-        def call() -> str:
-            x, y = map(as_array, (inputs, targets))
-            return (
-                f"Trainer: the whole batch, the same on all ranks: inputs {x.dtype}{list(x.shape)} with digest "
-                f"{digest_of(x):08x}, targets {y.dtype}{list(y.shape)} with digest {digest_of(y):08x}"
-            )
-
-        self.mesh.ranks.agree(call)
-
-    @contextmanager
-    def _draws(self, inputs: Any) -> Iterator[None]:
-        """Random draws for the tokens of this rank, where they are in zigzag order."""
-        if not self._zigzag or self._sequence is None:
-            yield
-            return
-        with zigzag_draws(self._sequence, inputs.shape[1]):
-            yield
-
-    @contextmanager
-    def _side_losses(self) -> Iterator[Any]:
-        """A collector of side losses. Like the loss, they are addends of the sums over the whole sequence."""
-        axis = self._sequence
-        with side_losses() as found:
-            yield found if axis is None else (_addend(loss, axis) for loss in found)  # read when the layers have run
 
     def evaluate(self, inputs: Any, targets: Any, count: int | None = None) -> float:
         """The mean loss of a batch, without gradients and dropout. All ranks call it, with the same batch."""
@@ -468,7 +405,7 @@ class Trainer:
             self.pipeline.eval()
             try:
                 if self._same_bits is not None:
-                    return self._same_bits.evaluate(self._whole(inputs), self._whole(targets)) / n
+                    return self._same_bits.evaluate(self._batches.whole(inputs), self._batches.whole(targets)) / n
                 return self.pipeline.evaluate(self.share(inputs), self.share(targets)) / n
             finally:
                 self.pipeline.train()
@@ -502,7 +439,7 @@ class Trainer:
             two = [Microbatches(a[:1] * 2) for a in data]
             one = [Microbatches(a[:1]) for a in data]
             try:
-                with self._draws(as_array(inputs)):
+                with self._batches.draws(inputs):
                     sizes = self.pipeline.probe(*one)  # headers are sent once
                     of_one = measured_traffic(lambda: self.pipeline.probe(*one))
                     of_two = measured_traffic(lambda: self.pipeline.probe(*two))
@@ -510,7 +447,7 @@ class Trainer:
             finally:
                 for p, g in zip(parameters, before, strict=True):
                     p.grad = g
-            m = self.microbatches
+            m = self._batches.microbatches
             total = Counter({key: n + (m - 1) * (of_two[key] - n) for key, n in of_one.items()})
             simulation = simulate(self.pipeline.schedule)
             peak = simulation.peak_activations[self.pipeline.rank]
@@ -550,8 +487,8 @@ class Trainer:
         with self._on_mesh():
             mine = {"model": self.pipeline.state_dict(), "optimizer": self.optimizer.state_dict()}
             of_stages = [mine]
-            if self._stages is not None and self.mesh.axis(self._stages).size > 1:
-                group = self.mesh.axis(self._stages).group
+            if (stages := self._batches.stages) is not None and self._batches.number_of_stages > 1:
+                group = self.mesh.axis(stages).group
                 of_stages = [unpacked(data) for data in group.exchange(packed(mine), of="Trainer.state_dict")]
             return {"steps": self.steps, "stages": of_stages}
 
@@ -571,12 +508,13 @@ class Trainer:
 
     def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
         """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
-        ranks = 1 if self._stages is None else self.mesh.axis(self._stages).size
+        ranks = self._batches.number_of_stages
         if set(state_dict) != {"steps", "stages"} or len(state_dict["stages"]) != ranks:
             have = f" of {len(state_dict['stages'])} stages" if "stages" in state_dict else ""
             raise OptionError(
                 f"Trainer.load_state_dict: {sorted(state_dict)}{have} was given; needed: ['stages', 'steps'], of "
-                f"{ranks}\n  fix: a mesh with as many ranks along {self._stages!r} as that of the run that saved it"
+                f"{ranks}\n  fix: a mesh with as many ranks along {self._batches.stages!r} as that of the run that "
+                "saved it"
             )
         with self._on_mesh():
             mine = state_dict["stages"][self.pipeline.rank]
@@ -636,8 +574,8 @@ class Trainer:
         for name in self.names:
             p = self.parameters.get(name)
             value = None if p is None else whole_of(p.array, p.layout, caller, name)
-            if self._stages is not None and self.mesh.axis(self._stages).size > 1:
-                of_all = self.mesh.arrays_of_all(value, self._stages, f"{caller}({name})")
+            if (stages := self._batches.stages) is not None and self._batches.number_of_stages > 1:
+                of_all = self.mesh.arrays_of_all(value, stages, f"{caller}({name})")
                 value = next(a for a in of_all if a is not None)
             found[name] = value
         return found
@@ -695,33 +633,15 @@ class Trainer:
         """The loss and the gradients of one process in float64."""
         with replaced_world(World("threads", ranks=1).communicator), outside_mesh():
             layers = self._serial(values, in_double=True)
-            split = [Microbatches(np.array_split(_double(a), self.microbatches)) for a in (inputs, targets)]
+            split = [Microbatches(np.array_split(_double(a), self._batches.microbatches)) for a in (inputs, targets)]
             pipeline = Pipeline(
-                layers, copy.deepcopy(self._loss), microbatches=self.microbatches, seed=self.seed,
+                layers, copy.deepcopy(self._loss), microbatches=self._batches.microbatches, seed=self.seed,
                 side_losses=side_losses,
             )  # fmt: skip
             pipeline.steps = self.steps
             loss = pipeline.step(split[0], split[1], scale) * scale
             gradients = [p.grad for _, p in pipeline.named_parameters()]
         return loss, [None if g is None else g.array for g in gradients]
-
-
-class _Addend(nn.Module):
-    """The loss of this rank's tokens, an addend of the loss of the whole sequence.
-
-    The loss may merge rows and tokens, so the tokens are not Shard for it, but Varying.
-    """
-
-    def __init__(self, loss: nn.Module, axis: str):
-        self.loss, self.axis = loss, axis
-
-    def forward(self, *args: Any) -> Any:
-        return _addend(self.loss(*(cast(x, self.axis, to=V) for x in args)), self.axis)
-
-
-def _addend(loss: Any, axis: str) -> Any:
-    """A sum over this rank's tokens, as an addend of the sum over all: V -> P."""
-    return declare_partial(loss, axis) if loss.layout[axis] is V else loss
 
 
 _ELEMENTWISE = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.MasterWeights, optim.Offload)

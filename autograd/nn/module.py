@@ -553,7 +553,8 @@ class Module:
         arrays: dict[str, Any] = {}
         for name, (owner, attribute, p) in parameters.items():
             if name in given:
-                turned = owner.stores_transposed(attribute) and _is_torchs(given[name])
+                is_torchs = type(given[name]).__module__.partition(".")[0] == "torch"
+                turned = is_torchs and owner.stores_transposed(attribute)
                 value = _new_parameter(name, p, given[name], turned, state_dict, faults)
                 if value is not None:
                     arrays[name] = value
@@ -739,10 +740,6 @@ def _is_computed_constant(x: Any) -> bool:
 
 def _quoted(names: list[str]) -> str:
     return ", ".join(json.dumps(name, ensure_ascii=False) for name in names)  # a name of a file may have line breaks
-
-
-def _is_torchs(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"
 
 
 def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: list[str]) -> Any:

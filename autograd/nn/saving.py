@@ -334,7 +334,11 @@ def load(
             if prepares(x):
                 commits.append(_checking(name, x, states[name], path))
             if isinstance(x, Module):
-                commits += _attached_commits(x, states.get(f"{name}/attached") or {})
+                saved = states.get(f"{name}/attached") or {}  # what it does not have stays as it is
+                for key, each in attached_to(x).items():
+                    if key in saved:
+                        commits.append(each.prepare_state_dict(saved[key]) if prepares(each) else
+                                       partial(each.load_state_dict, saved[key]))  # fmt: skip
     others = {name: x for name, x in parts.items() if not prepares(x)}
     if others:
         with restored_on_error(others.values()), _together(True):
@@ -410,7 +414,7 @@ def _read(
     held = [file.comment(name) for name in file.names if is_single or name.partition("/")[0] in parts]
     saved = {axis: at for each in held for axis, at in each.get("places", {}).items()}
     _check_places(path, saved, _places(parts.values()))
-    wanted = _wanted(structure or {}, parts)
+    wanted = {name: x for name, x in (structure or {}).items() if name in parts or not _is_state(x)}
     states, used = _states(file, wanted, {name for name, x in parts.items() if prepares(x)})
     if is_single:
         entries = [name for name in file.names if name not in used]
@@ -429,11 +433,6 @@ def _single_state(
     if "" in parts and has_names:
         return state_from(file, entries, parts[""], names, ignore, f"load({os.fspath(path)!r})")
     return OwnedState({name: file.array(name) for name in entries})
-
-
-def _wanted(structure: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The codes of plain values, and of the states of objects that were given."""
-    return {name: x for name, x in structure.items() if name in parts or not _is_state(x)}
 
 
 def _states(file: File, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
@@ -493,14 +492,6 @@ def attached_to(module: Module) -> dict[str, Any]:
 
 def _attached_states(x: Any) -> dict[str, Any]:
     return {name: each.state_dict() for name, each in attached_to(x).items()} if isinstance(x, Module) else {}
-
-
-def _attached_commits(module: Module, states: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
-    """Check the states of what is attached to a module. What the file does not have stays as it is."""
-    for name, x in attached_to(module).items():
-        if name in states:
-            known = states[name]
-            yield x.prepare_state_dict(known) if prepares(x) else partial(x.load_state_dict, known)
 
 
 def packed(value: Any) -> bytes:

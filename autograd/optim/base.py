@@ -193,11 +193,11 @@ class Optimizer:
 
     def check(self) -> None:
         """Raise an error for a hyperparameter that is out of range, in any group. Constructors call it at their end."""
-        self._for_each_group(lambda group: self._check_group())
-
-    def _check_group(self) -> None:
-        check_flags(type(self).__name__, **{name: getattr(self, name) for name in (*self._flags, *self._switches)})
-        self.check_numbers()
+        for group in self._groups:
+            with self.using(group):
+                flags = {name: getattr(self, name) for name in (*self._flags, *self._switches)}
+                check_flags(type(self).__name__, **flags)
+                self.check_numbers()
 
     def check_numbers(self) -> None:
         """Raise an error for a hyperparameter that is out of range. Subclasses extend this."""
@@ -213,12 +213,6 @@ class Optimizer:
         owns = [group.own for group in self._groups]
         on = [name for name in self._switches if getattr(self, name) or any(own.get(name) for own in owns)]
         return "lr", *self._numbers, *on
-
-    def _for_each_group(self, do: Callable[[Members], None]) -> None:
-        """Call `do` for each group, while the optimizer has the group's hyperparameters."""
-        for group in self._groups:
-            with self.using(group):
-                do(group)
 
     @contextmanager
     def using(self, group: Members | None) -> Iterator[None]:
@@ -417,7 +411,9 @@ class Optimizer:
         ):
             gradients = self._accept_all()
         if self._has_groups:
-            self._for_each_group(lambda group: self._update_group(group, gradients))
+            for group in self._groups:
+                with self.using(group):
+                    (self.run_updates or self.update_some)(group.indices, gradients)
         elif self.run_updates is None:
             self.update_all(gradients)
         else:
@@ -433,9 +429,6 @@ class Optimizer:
             lr = group.own.get("lr", self.lr)
             if callable(lr) or not 0.0 <= lr < math.inf:
                 check_numbers(type(self).__name__, lr=lr)
-
-    def _update_group(self, group: Members, gradients: list[Any]) -> None:
-        (self.run_updates or self.update_some)(group.indices, gradients)
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -621,14 +614,12 @@ class Optimizer:
         for p in self.parameters:
             made.parameters.append(Leaf(_shaped(p.array), name=p.name))
             gradients.append(None if is_absent(p.array) else _shaped(p.array))
-
-        def update(group: Members) -> None:
-            for i in group.indices:
-                with suppress(AbsentError):  # of a step that reads values, when it has made its state
-                    made.update_some([i], gradients)
-
         with outside_mesh():
-            made._for_each_group(update)
+            for group in made._groups:
+                with made.using(group):
+                    for i in group.indices:
+                        with suppress(AbsentError):  # of a step that reads values, when it has made its state
+                            made.update_some([i], gradients)
         made.parameters = self.parameters
         return made
 

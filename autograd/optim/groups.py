@@ -217,10 +217,6 @@ def _keys(names: Iterable[Any]) -> dict[Any, int]:
     return found
 
 
-def _are_names(x: Any) -> bool:
-    return isinstance(x, list | tuple) and all(isinstance(name, str) for name in x)
-
-
 def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
     """For each group, and each parameter, of an optimizer its place in a state with the names `saved`.
 
@@ -236,7 +232,7 @@ def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
     usual = [*range(len(mine))], [*range(sum(sizes))]
     if saved is None or saved == mine:
         return usual
-    if not all(map(_are_names, saved)):
+    if not all(isinstance(names, list | tuple) and all(isinstance(x, str) for x in names) for names in saved):
         raise ShapeError("load_state_dict: names: needed: a list of names for each group")
     is_named = [any(any(names) for names in each) for each in (mine, saved)]
     if not all(is_named) and [len(names) for names in saved] == sizes:

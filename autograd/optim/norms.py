@@ -527,13 +527,9 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
         recorded(_clipped_values, clip_value, *map(Whole, given), changes="gradients", name="clip_grad_value_")
         return
     for p, g in _gradients(parameters, "clip_grad_value_"):
-        _replace(p, g, _clipped_array(g.array, clip_value))
-
-
-def _clipped_array(a: Any, clip_value: float) -> Any:
-    if a.dtype.kind == "c":  # NumPy would compare complex numbers by their real parts
-        return from_pairs(np.clip(pairs_of(a), -clip_value, clip_value))
-    return np.clip(a, -clip_value, clip_value)
+        is_complex = g.array.dtype.kind == "c"  # NumPy would compare complex numbers by their real parts
+        clipped = np.clip(pairs_of(g.array) if is_complex else g.array, -clip_value, clip_value)
+        _replace(p, g, from_pairs(clipped) if is_complex else clipped)
 
 
 def _clipped_values(clip_value: float, *parameters: Leaf) -> None:

@@ -673,7 +673,9 @@ class _Stepper:
             self._replace()
             with tracing(self.trace_):
                 if optimizer._has_groups:
-                    optimizer._for_each_group(lambda group: optimizer.update_some(group.indices, gradients))
+                    for group in optimizer._groups:
+                        with optimizer.using(group):
+                            optimizer.update_some(group.indices, gradients)
                 else:
                     Optimizer.update_all(optimizer, gradients)
             self._collect()

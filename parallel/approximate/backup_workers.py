@@ -386,7 +386,8 @@ class BackupWorkers:
         refuse_recorded("BackupWorkers.step")
         self._check(rows, of)
         step = self._at
-        is_used = self._is_member(step)
+        told = None if self.script is None else self._group.index in self.script[step]
+        is_used = self._arrivals.take(step, told) if self._drops else True
         if is_used:
             members = self._arrivals.members(step) if self._drops else tuple(range(self._group.size))
             total = self._update(members, float(rows), float(of), before)
@@ -437,10 +438,6 @@ class BackupWorkers:
         if self._report is None:
             raise OptionError(f"report of {type(self).__name__} before the end of its block; needed: after it")
         return self._report
-
-    def _is_member(self, step: int) -> bool:
-        told = None if self.script is None else self._group.index in self.script[step]
-        return self._arrivals.take(step, told) if self._drops else True
 
     def _update(
         self, members: tuple[int, ...], rows: float, of: float, before: Callable[[], object] | None

@@ -116,13 +116,10 @@ class CompressedAdam(Adam):
         m *= b1
         m += (1 - b1) * g
         if i not in self._denominators:
-            self._denominators[i] = self._denominator(i)
+            # the root of the frozen second moment, where it is not below the floor
+            v = self.second[i] / max(1 - self.betas[1] ** self.updates[i], np.finfo(np.float64).tiny)
+            self._denominators[i] = np.sqrt(np.maximum(v, self.variance_floor * v.mean())) + self.eps
         decrease(p, self.lr / (1 - b1 ** self.counts[i]) * (m / self._denominators[i]))
-
-    def _denominator(self, i: int) -> Any:
-        """The root of the frozen second moment, where it is not below the floor."""
-        v = self.second[i] / max(1 - self.betas[1] ** self.updates[i], np.finfo(np.float64).tiny)
-        return np.sqrt(np.maximum(v, self.variance_floor * v.mean())) + self.eps
 
     def forget(self) -> None:
         super().forget()

@@ -313,14 +313,9 @@ def _check_bucket(flat: Any, method: str) -> None:
 
 def write_sums(bucket: GradientBucket, sums: Sequence[Array]) -> None:
     """Write a sum for each parameter into a bucket."""
-    for part, x in zip(vectors_of(bucket), sums, strict=True):
-        part[:] = _narrow(x, part.dtype)
-
-
-@np.errstate(over="ignore")
-def _narrow(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Round to the dtype of the bucket; what is too large becomes infinite."""
-    return x.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):  # what is too large for the dtype of the bucket becomes infinite
+        for part, x in zip(vectors_of(bucket), sums, strict=True):
+            part[:] = x.astype(part.dtype, copy=False)
 
 
 def _sent(request: Request, ranks: int) -> float:

@@ -141,7 +141,8 @@ class TopK(_Sparse):
             yield gather
             for got in split(gather.wait(), [message.size] * p):
                 where = np.frombuffer(got[: indices.nbytes].tobytes(), indices.dtype)
-                _add_at(total, where, np.frombuffer(got[indices.nbytes :].tobytes(), dtype))
+                with np.errstate(invalid="ignore", over="ignore"):
+                    total[where] += np.frombuffer(got[indices.nbytes :].tobytes(), dtype)  # no index occurs twice
         yield exact
         *summed, flags = split(exact.wait(), [*(x.size for x in dense), len(sizes)])
         bucket.flags[:] = flags
@@ -235,8 +236,3 @@ def _index_dtype(elements: int) -> np.dtype[Any]:
 def _largest(x: Array, count: int) -> Array:
     """The indices of the `count` elements of largest magnitude, in ascending order. NaN is larger than all."""
     return np.sort(np.argpartition(np.abs(x), x.size - count)[x.size - count :])
-
-
-@np.errstate(invalid="ignore", over="ignore")
-def _add_at(total: Array, index: Array, x: Array) -> None:
-    total[index] += x  # no index occurs twice

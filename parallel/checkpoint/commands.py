@@ -340,7 +340,7 @@ def differences(first: Directory, a: int, second: Directory, b: int) -> Iterator
         x, y = (_short(each[path]) if path in each else "-" for each in plain)
         if path not in plain[0] or path not in plain[1]:
             yield path, x, y, "only in one"
-        elif not _are_same(plain[0][path], plain[1][path]):
+        elif type(plain[0][path]) is not type(plain[1][path]) or plain[0][path] != plain[1][path]:
             yield path, x, y, ""
     with (
         disk.Reader(first.of_step(a), one.files) as left, disk.Reader(second.of_step(b), two.files) as right
@@ -361,10 +361,6 @@ def differences(first: Directory, a: int, second: Directory, b: int) -> Iterator
                 yield key, x, y, found or "equal values"
             for source in sources:  # a piece of which a block was read
                 source.check_parts()
-
-
-def _are_same(x: Any, y: Any) -> bool:
-    return type(x) is type(y) and x == y
 
 
 def _difference(x: StoredValue, y: StoredValue) -> str:

@@ -272,8 +272,9 @@ def divided(
     of : str
         The call that reports name.
     """
-    classes = _classes(digests)
-    first = [classes.index(k) for k in range(max(classes) + 1)]
+    kinds = list(dict.fromkeys(digests))
+    classes = [kinds.index(each) for each in digests]
+    first = [digests.index(kind) for kind in kinds]
     trees = [found.tree]
     if len(first) > 1:
         tree = json.dumps(found.tree).encode() if group.index in first else b""
@@ -367,12 +368,6 @@ def _refuse(told: list[dict[str, Any]], mine: _Mine, group: Any) -> None:
         raise CheckpointError(f"checkpoint.save: the ranks save steps {steps}; needed: one step")
     if differ([each.get("copies", {}) for each in told]):
         refuse_copies(mine.share, group)
-
-
-def _classes(digests: list[str]) -> list[int]:
-    """The class of each rank, given the digests of their trees."""
-    kinds = list(dict.fromkeys(digests))
-    return [kinds.index(each) for each in digests]
 
 
 def refuse_copies(share: Share, group: Any, of: str = "checkpoint.save") -> NoReturn:

@@ -124,10 +124,11 @@ def _without_objects(x: Any, path: str, found: dict[str, Any]) -> Any:
 
     The rest of a mapping lacks the keys of objects. That of a list has None in their places.
     """
-    if has_state(x) or (not isinstance(x, Mapping | list | tuple) and _has_half(x)):
-        found[path] = x  # of a half `parts_of` says so, where all ranks hear of it
+    is_container = isinstance(x, Mapping | list | tuple)
+    if has_state(x) or not is_container and any(hasattr(x, name) for name in (*_GETS, *_SETS)):
+        found[path] = x  # of one with some of these methods `parts_of` says so, where all ranks hear of it
         return _ABSENT
-    if not isinstance(x, Mapping | list | tuple):
+    if not is_container:
         return x
     before = len(found)
     items = {
@@ -147,11 +148,6 @@ _PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
 
 
 _GETS, _SETS = ("state_dict", "state_parts"), ("load_state_dict", "prepare_state_dict")
-
-
-def _has_half(x: Any) -> bool:
-    """Whether an object has some of the methods of a state."""
-    return any(hasattr(x, name) for name in (*_GETS, *_SETS))
 
 
 def _refuse_half(path: str, x: Any) -> None:

@@ -494,7 +494,10 @@ class _Loop:
         self._has_restored = True
         point("elastic.restore")
         group: Any = self.group
-        self._refuse_sharing(objects)
+        mine = objects_in(objects)
+        for each in self.old:  # a copy of what is held of objects whose arrays are about to be set
+            if any(x is y for x in mine for y in each.objects):
+                each.copy_arrays()
         holdings = [*self.old, *self.copies.generations]
         disk = self.checkpoints.latest() if self.checkpoints is not None and group.index == 0 else None
         told = self._told(
@@ -546,13 +549,6 @@ class _Loop:
             joined = tuple(rank for rank in self.joined if rank not in replaced)
             self.report.recoveries.append(Recovery(self.died, reached, step, source, mesh, seconds, replaced, joined))
             self.died = {}
-
-    def _refuse_sharing(self, objects: Mapping[str, Any]) -> None:
-        """Copy what is held of objects that the program gives again, whose arrays are about to be set."""
-        mine = objects_in(objects)
-        for each in self.old:
-            if any(x is y for x in mine for y in each.objects):
-                each.copy_arrays()
 
     def _refuse_lost(self, told: list[dict[str, Any]], missing: str) -> None:
         """Raise ElasticError unless the run may begin again: nothing was done, or nothing was to be kept yet."""

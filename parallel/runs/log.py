@@ -89,7 +89,8 @@ class RunLog:
         if writes():
             with writing("RunLog", self.path):
                 number = _opened(self.path)
-                is_torn = _is_torn(number)
+                size = os.fstat(number).st_size
+                is_torn = size > 0 and os.pread(number, 1, size - 1) != b"\n"  # as after a crash
             self._file = os.fdopen(number, "a", encoding="utf-8")  # closed by `close`
             finalize(self, self._file.close)  # a log that is dropped has written all its lines
             if is_torn:
@@ -169,12 +170,6 @@ def _opened(path: str) -> int:
         os.close(number)
         raise FileError(f"RunLog({path!r}): no regular file is there; needed: the path of a file")
     return number
-
-
-def _is_torn(number: int) -> bool:
-    """Whether the last line of a file has no end, as after a crash."""
-    size = os.fstat(number).st_size
-    return size > 0 and os.pread(number, 1, size - 1) != b"\n"
 
 
 def _finite(x: Any) -> Any:

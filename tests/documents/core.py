@@ -35,8 +35,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tools": ("collectives.__main__", "collectives.audit", "collectives.faults", "collectives.inspect",
               "collectives.page", "collectives.tools", "parallel.explain", "parallel.launch", "parallel.report",
               "parallel.runs"),
-    "the trainer and what it adds": ("parallel.captured", "parallel.data.gradient_tree", "parallel.pipeline.same_bits",
-                                     "parallel.recompute", "parallel.trainer"),
+    "the trainer and what it adds": (
+        "parallel.batches", "parallel.captured", "parallel.data.gradient_tree", "parallel.pipeline.same_bits",
+        "parallel.recompute", "parallel.trainer"),
     "checkpoints, elastic jobs": ("parallel.checkpoint", "parallel.elastic"),
     "approximate, context and expert parallelism": ("parallel.approximate", "parallel.context", "parallel.expert"),
     "predictions": ("parallel.data.overlap",),
