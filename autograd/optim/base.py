@@ -169,7 +169,6 @@ class Optimizer:
             self._groups.append(Members(range(start, end), own))
         self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
         self._group: Members | None = None  # whose hyperparameters the optimizer has at present
-        self._kinds: dict[int, type] = {}  # the types of arrays for which `_refuse_other_devices` was called
         self.rounding: Rounding | None = None  # set by `MasterWeights` during a step
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
@@ -451,8 +450,7 @@ class Optimizer:
             return None
         refuse_foreign_gradient(p, i)
         step_check(p)
-        if self._kinds.get(i) is not p.array.__class__:
-            self._refuse_other_devices(i, p)
+        self._refuse_other_devices(i, p)
         return g.array
 
     def _refuse_other_devices(self, i: int, p: Leaf) -> None:
@@ -469,7 +467,6 @@ class Optimizer:
                     "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
                     "  or:  make the optimizer after it"
                 )
-        self._kinds[i] = p.array.__class__
 
     def update_all(self, gradients: list[Any]) -> None:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""

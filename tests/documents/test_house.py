@@ -97,6 +97,18 @@ def test_a_read_of_a_node_by_position_is_found(tmp_path: Path) -> None:
     assert planted(tmp_path, text).figures()["node[k] outside the engine, of all"] == [1, 1]
 
 
+def test_large_classes_long_signatures_and_fragments_are_found(tmp_path: Path) -> None:
+    text = "class A:\n    __slots__ = ('x',)\n    b: int\n    c = 1\n    def f(self, x, *y, z=1, **options):\n"
+    text += "        self.d = self.d.e = x\n        x.g = 1\n"
+    text += "def _once():\n    'Four lines.'\n    a = 1\n    b = 2\n    c = 3\n    return _twice(a)\n"
+    text += "def _twice(x):\n    return x\ndef _long():\n    a = 1\n    b = 2\n    c = 3\n    d = 4\n    return a\n"
+    text += "print(_once(), _twice(1), _long())\n"
+    tree = planted(tmp_path, text)
+    assert tree.large_classes(2) == ["autograd.ops.A: 3"] and tree.large_classes(3) == []
+    assert tree.long_signatures(1) == ["autograd.ops:9 f: 2"] and tree.long_signatures(2) == []
+    assert tree.fragments() == (["autograd.ops:12 _once"], 3)
+
+
 def test_complexity_is_counted_as_stated() -> None:
     text = (
         "def f(x):\n    if x and x > 1 or x < 0:\n        return [y for y in x if y]\n"

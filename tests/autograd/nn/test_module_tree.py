@@ -32,6 +32,15 @@ def test_named_modules_has_each_module_once_by_its_first_path() -> None:
     assert list(model.modules()) == [module for _, module in model.named_modules()]
 
 
+def test_a_module_that_holds_its_parent_ends_the_walk() -> None:
+    model = nn.Sequential(Net(), nn.ReLU())
+    model[0].parent = model
+    assert [path for path, _ in model.named_modules()] == ["", "0", "0.first", "0.blocks.0", "0.blocks.1", "1"]
+    names = ["0.first.weight", "0.blocks.0.weight", "0.blocks.0.bias"]
+    assert [name for name, _ in model.named_parameters()] == [*model.state_dict()] == names
+    assert [path for path, *_ in model.named_owners()] == [*names, "0.again.weight"], "a tied parameter at each place"
+
+
 def test_apply_visits_submodules_first() -> None:
     seen: list[str] = []
     model = Net()

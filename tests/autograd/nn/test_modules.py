@@ -109,6 +109,16 @@ def test_what_does_not_fit_is_refused(call: Any) -> None:
         call()
 
 
+def test_rotations_by_ever_other_positions_keep_few_tables_of_angles() -> None:
+    attend = nn.SelfAttention(4, rotary=True)
+    x = numpy.random.default_rng(0).standard_normal((1, 1, 3, 1, 4))
+    first = attend.rotate(x, numpy.array([3]))
+    for k in range(200):
+        attend.rotate(x, numpy.array([k]))
+    assert len(attend._tables) <= 64
+    numpy.testing.assert_array_equal(attend.rotate(x, numpy.array([3])), first)
+
+
 def test_an_index_that_is_no_integer() -> None:
     with pytest.raises(DtypeError, match="integers"):
         nn.Embedding(4, 2)(numpy.array([0.0]))
