@@ -26,7 +26,7 @@ __all__ = ["Batches"]
 
 @dataclass(frozen=True)
 class Batches:
-    """How the ranks of a mesh divide each batch.
+    """The division of each batch among the ranks of a mesh.
 
     Parameters
     ----------
