@@ -486,10 +486,6 @@ class Decoder:
     def __init__(self, value: Callable[[str, Any], Any], place: int | None, classes: Sequence[int]):
         self.value, self.place, self.classes = value, place, classes
         self.unused: set[str] = set()
-        self._kinds: dict[str, Callable[[Any, Any, str], Any]] = {
-            "float": self._float, "tuple": self._tuple, "names": self._names, "by": self._by_parameter,
-            "dict": self._dict, "ranks": self._ranks, "differs": self._differs,
-        }  # fmt: skip
 
     def decode(self, code: Any, like: Any, path: str, of_module: bool = False) -> Any:
         """The value of a code. `like` is the present value at this place, or None.
@@ -506,13 +502,22 @@ class Decoder:
             array = self.value(code["value"], like)
             return array[()] if code.get("scalar") else array
         kind, content = next(iter(code.items()))
-        return self._kinds[kind](content, like, path)
-
-    def _float(self, content: str, like: Any, path: str) -> float:
-        return float(content)
-
-    def _tuple(self, content: list[Any], like: Any, path: str) -> tuple[Any, ...]:
-        return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
+        match kind:
+            case "float":
+                return float(content)
+            case "tuple":
+                return tuple(self.decode(content, like, path))
+            case "dict":
+                return {key: self.decode(each, _item(like, key), f"{path}/{key}") for key, each in content.items()}
+            case "names":
+                return self._names(content, like, path)
+            case "by":
+                return self._by_parameter(content, like, path)
+            case "ranks":
+                return self._ranks(content, path)
+            case "differs":
+                return self._differs(content, like, path)
+        raise KeyError(kind)
 
     def _names(self, content: list[list[str]], like: Any, path: str) -> Any:
         known = _names(content, like, path)
@@ -520,7 +525,7 @@ class Decoder:
         self.unused |= {f"{path.removesuffix('/names')}: {x}" for names in content for x in names if x not in mine}
         return known
 
-    def _ranks(self, content: list[Any], like: Any, path: str) -> list[Any]:
+    def _ranks(self, content: list[Any], path: str) -> list[Any]:
         if self.place is None:
             of_class = [self.decode(each, None, path) for each in content]
             return [of_class[k if len(content) > 1 else 0] for k in self.classes]
@@ -548,10 +553,6 @@ class Decoder:
         now = [Piece(None, layout) if x is None else x for x, layout in zip(like, like.layouts, strict=True)]
         return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, now, strict=True)]
 
-    def _dict(self, content: Mapping[str, Any], like: Any, path: str) -> dict[str, Any]:
-        known = like if isinstance(like, Mapping) else {}
-        return {key: self.decode(each, known.get(key), f"{path}/{key}") for key, each in content.items()}
-
 
 class ByParameterOf(list[Any]):
     """Values by parameter of an object that is not here."""
@@ -561,7 +562,10 @@ class ByParameterOf(list[Any]):
         self.keys = list(keys)
 
 
-def _item(like: Any, i: int) -> Any:
+def _item(like: Any, i: Any) -> Any:
+    """The present value at a place of a container, or None."""
+    if isinstance(like, Mapping):
+        return like.get(i)
     return like[i] if isinstance(like, list | tuple) and i < len(like) else None
 
 
