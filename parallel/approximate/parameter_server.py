@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.pairs import real_dtype
+from autograd.engine.leaves import Leaf
 from autograd.errors import ArgumentError, MeshError, OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.hyperparameters import check_count
 from collectives import current_mesh
 from collectives.mesh import Axis
+from collectives.transports.protocol import Communicator
 from collectives.transports.windows import FINISHED, Clocks, Window
 
 from .own_copies import OwnCopies, host_flat, numbers_of, put_flat, real_size, weighted_means
@@ -180,8 +182,13 @@ class ParameterServer:
         self.script = None if script is None else _checked_script(caller, script)
         self.clock = 0
         self.last: Push | None = None
-        self.waited_s = 0.0
         self._on: Axis | None = None
+        self._order: _Order | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds that this rank has waited for others."""
+        return 0.0 if self._order is None else self._order.waited_s
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(axis={self._copies.axis!r}, staleness={self.staleness}): {self.clock} steps"
@@ -205,21 +212,13 @@ class ParameterServer:
                 f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: "
                 "ranks that run"
             )
-        self._on, self._group, self._me = on, on.group, on.group.index
-        self._bounds = np.linspace(0, elements, servers + 1).astype(int).tolist()
-        self._value = host_flat(learned, np.empty(elements, dtype))  # the shared parameters as they were last read
-        start, end = self._slice(self._me) if self._me < servers else (0, 0)
-        # Each server has the version of its slice, and the first one the histogram.
-        records = np.zeros((self._me < servers) + _BINS * (self._me == 0), np.int64)
-        self._window: Window = self._group.window(self._value[start:end])
-        self._records: Window = self._group.window(records)
-        self._clocks: Clocks = self._group.clocks()
-        self._turns: list[int] = [i for i, rank in enumerate(script or ()) if rank == self._me][::-1]
-        self._turn_clocks: Clocks | None = None if script is None else self._group.clocks()
+        self._on, me = on, on.group.index
+        self._shared = _Shared(on.group, learned, host_flat(learned, np.empty(elements, dtype)), servers)
+        turns = None if script is None else [i for i, rank in enumerate(script) if rank == me]
+        self._order = _Order(on.group, self.staleness, turns)
         self._copies.part()
-        if self._turn_clocks is not None:
-            self._turn_clocks.set(self._turns[-1] if self._turns else FINISHED)
-        self.clock, self.last, self.waited_s = 0, None, 0.0
+        self._order.begin()
+        self.clock, self.last = 0, None
         self._read: tuple[int, ...] | None = None  # the version that was read and not yet pushed to
         self._calls = self.optimizer.calls
         return self
@@ -228,30 +227,30 @@ class ParameterServer:
         if error is not None:
             self._on = None
             return
-        on, name = self._axis("the end of the block"), type(self).__name__
-        if self._turns:
+        (on, order), name = self._open("the end of the block"), type(self).__name__
+        if order.turns:
             raise OptionError(
-                f"{name}: the script has {len(self._turns)} more turns for rank {self._me}, which has left the block "
-                f"after {self.clock} steps; needed: one turn for each read and each push of a rank"
+                f"{name}: the script has {len(order.turns)} more turns for rank {on.group.index}, which has left the "
+                f"block after {self.clock} steps; needed: one turn for each read and each push of a rank"
             )
-        self._clocks.set(FINISHED)
+        order.clocks.set(FINISHED)
         on.group.agree(lambda: f"the end of the block of {name} (axis={'*'.join(on.names)!r})")
-        self._group.barrier()  # all workers have finished
-        self._fetch()
+        on.group.barrier()  # all workers have finished
+        self._shared.fetch()
         buffers = [numbers_of(x) for x in self._copies.averaged_buffers()]
         self._copies.set_buffers(weighted_means(f"the end of the block of {name}", buffers, 1.0, on, 25 << 20), on)
-        for shared in (self._window, self._records, self._clocks, self._turn_clocks):
-            if shared is not None:
-                shared.free()
+        self._shared.free()
+        order.free()
         self._copies.join(on)
         current_mesh().check_replicas(self._copies.all.values())
         self._on = None
 
-    def _axis(self, call: str) -> Axis:
-        if self._on is None:
+    def _open(self, call: str) -> tuple[Axis, _Order]:
+        """The axis, and the order of the workers. They are there in the block."""
+        if self._on is None or self._order is None:
             name = type(self).__name__
             raise OptionError(f"{call} outside of the block of {name}; needed: with {name}(...) as server:")
-        return self._on
+        return self._on, self._order
 
     # -- steps -----------------------------------------------------------------------------------------------------
     def read(self) -> None:
@@ -267,17 +266,17 @@ class ParameterServer:
             A tape still needs the value of a parameter.
         """
         refuse_recorded("ParameterServer.read")
-        self._axis("read")
+        on, order = self._open("read")
         if self._read is not None:
             raise OptionError(
-                f"read: rank {self._me} has read for step {self.clock + 1} and has not pushed; needed: push() after "
-                "each read(), also without gradients"
+                f"read: rank {on.group.index} has read for step {self.clock + 1} and has not pushed; needed: push() "
+                "after each read(), also without gradients"
             )
-        self._begin("read", 2 * self.clock)
-        self._read = self._fetch()
+        order.wait("read", 2 * self.clock)
+        self._read = self._shared.fetch()
         self.optimizer.zero_grad()
         self._calls = self.optimizer.calls
-        self._end(2 * self.clock + 1)
+        order.go_on(2 * self.clock + 1)
 
     def push(self) -> None:
         """End a step: take the optimizer's step on this rank's copy, and add the change to the shared parameters.
@@ -292,82 +291,158 @@ class ParameterServer:
             left for this rank.
         """
         refuse_recorded("ParameterServer.push")
-        self._axis("push")
+        on, order = self._open("push")
         if self._read is None:
-            raise OptionError(f"push: rank {self._me} has not read since its last push; needed: read()")
+            raise OptionError(f"push: rank {on.group.index} has not read since its last push; needed: read()")
         if self.optimizer.calls != self._calls:
             raise OptionError(
                 "push: the optimizer has taken a step since read(); needed: push() in the place of optimizer.step(), "
                 "which it calls"
             )
         self.optimizer.step()
-        change = host_flat(self._copies.learned, np.empty_like(self._value))
-        change -= self._value
-        self._begin("push", 2 * self.clock + 1)
-        versions = [0] * len(self._read)
-        for owner in self._owners():
-            start, end = self._slice(owner)
-            with self._window.locked(owner):
-                self._window.add(change[start:end], owner)
-                versions[owner] = self._records.fetch_and_add(1, owner, 0)
-        self.last = Push(self._me, self.clock, self._read, tuple(versions))
-        self._records.fetch_and_add(1, 0, 1 + min(self.last.staleness, _BINS - 1))
+        change = self._shared.change()
+        order.wait("push", 2 * self.clock + 1)
+        self.last = Push(on.group.index, self.clock, self._read, self._shared.add(change))
+        self._shared.count(self.last.staleness)
         self._read = None
         self.clock += 1
-        self._end(2 * self.clock)
+        order.go_on(2 * self.clock)
 
     def histogram(self) -> dict[int, int]:
         """The number of pushes of all workers so far by their staleness; 63 stands for 63 and more.
 
         Any rank may call it inside the block, alone.
         """
-        self._axis("histogram")
-        counts = self._records.get(0, 1, _BINS)
-        return {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
+        self._open("histogram")
+        return self._shared.histogram()
 
     def clocks(self) -> list[int | None]:
         """The number of steps that each worker has made; None for one that has finished. Any rank may call it alone."""
-        self._axis("clocks")
-        return [None if each == FINISHED else each // 2 for each in self._clocks.values()]
+        _, order = self._open("clocks")
+        return [None if each == FINISHED else each // 2 for each in order.clocks.values()]
 
-    def _slice(self, owner: int) -> tuple[int, int]:
-        return self._bounds[owner], self._bounds[owner + 1]
 
-    def _owners(self) -> Iterable[int]:
-        """The servers, from this rank on, so that not all ranks begin with the same one."""
-        servers = len(self._bounds) - 1
-        return ((self._me + i) % servers for i in range(servers))
+class _Shared:
+    """The shared parameters: a slice of them in the memory of each server, which all ranks read and add to.
 
-    def _fetch(self) -> tuple[int, ...]:
+    Parameters
+    ----------
+    group : Communicator
+    learned : list of Leaf
+        This rank's copies.
+    value : array
+        The shared parameters as they were last read, flat.
+    servers : int
+    """
+
+    def __init__(self, group: Communicator, learned: Sequence[Leaf], value: Any, servers: int):
+        self.learned, self.value, self.me = learned, value, group.index
+        self.bounds = np.linspace(0, value.size, servers + 1).astype(int).tolist()
+        start, end = self.bounds[self.me : self.me + 2] if self.me < servers else (0, 0)
+        # Each server has the version of its slice, and the first one the histogram.
+        records = np.zeros((self.me < servers) + _BINS * (self.me == 0), np.int64)
+        self.window: Window = group.window(value[start:end])
+        self.records: Window = group.window(records)
+
+    def _slices(self) -> Iterator[tuple[int, slice]]:
+        """The servers and their slices, from this rank on, so that not all ranks begin with the same one."""
+        servers = len(self.bounds) - 1
+        for i in range(servers):
+            owner = (self.me + i) % servers
+            yield owner, slice(self.bounds[owner], self.bounds[owner + 1])
+
+    def fetch(self) -> tuple[int, ...]:
         """Copy the shared parameters to this rank's, and return the version of each slice."""
-        versions = [0] * (len(self._bounds) - 1)
-        for owner in self._owners():
-            start, end = self._slice(owner)
-            with self._window.locked(owner):
-                self._value[start:end] = self._window.get(owner)
-                versions[owner] = self._records.fetch_and_add(0, owner, 0)
-        put_flat(self._copies.learned, self._value)
+        versions = [0] * (len(self.bounds) - 1)
+        for owner, part in self._slices():
+            with self.window.locked(owner):
+                self.value[part] = self.window.get(owner)
+                versions[owner] = self.records.fetch_and_add(0, owner, 0)
+        put_flat(self.learned, self.value)
         return tuple(versions)
 
-    def _begin(self, what: str, half_steps: int) -> None:
-        """Wait for this rank's turn, and for the workers that are too far behind. A worker's clock is in half steps."""
+    def change(self) -> Any:
+        """The change of this rank's parameters since they were read, flat."""
+        change = host_flat(self.learned, np.empty_like(self.value))
+        change -= self.value
+        return change
+
+    def add(self, change: Any) -> tuple[int, ...]:
+        """Add a change to the shared parameters, and return the version of each slice before."""
+        versions = [0] * (len(self.bounds) - 1)
+        for owner, part in self._slices():
+            with self.window.locked(owner):
+                self.window.add(change[part], owner)
+                versions[owner] = self.records.fetch_and_add(1, owner, 0)
+        return tuple(versions)
+
+    def count(self, staleness: int) -> None:
+        """Count a push in the histogram."""
+        self.records.fetch_and_add(1, 0, 1 + min(staleness, _BINS - 1))
+
+    def histogram(self) -> dict[int, int]:
+        """The number of pushes by their staleness."""
+        counts = self.records.get(0, 1, _BINS)
+        return {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
+
+    def free(self) -> None:
+        self.window.free()
+        self.records.free()
+
+
+class _Order:
+    """The order of the workers' reads and pushes: by a script, and by the bound of staleness.
+
+    Parameters
+    ----------
+    group : Communicator
+    staleness : int or None
+    turns : list of int, or None
+        The places of this rank in the script.
+
+    Attributes
+    ----------
+    clocks : Clocks
+        Those of all workers, in half steps.
+    waited_s : float
+    """
+
+    def __init__(self, group: Communicator, staleness: int | None, turns: list[int] | None):
+        self.rank, self.staleness, self.waited_s = group.index, staleness, 0.0
+        self.clocks: Clocks = group.clocks()
+        self.turns = [] if turns is None else turns[::-1]  # the next one is the last
+        self._turn_clocks: Clocks | None = None if turns is None else group.clocks()
+
+    def begin(self) -> None:
+        """Tell this rank's first turn."""
         if self._turn_clocks is not None:
-            if not self._turns:
+            self._turn_clocks.set(self.turns[-1] if self.turns else FINISHED)
+
+    def wait(self, what: str, half_steps: int) -> None:
+        """Wait for this rank's turn, and for the workers that are too far behind."""
+        if self._turn_clocks is not None:
+            if not self.turns:
                 raise OptionError(
-                    f"{what}: the script has no turn left for rank {self._me}, which has made {self.clock} steps; "
-                    "needed: one turn for each read and each push of a rank"
+                    f"{what}: the script has no turn left for rank {self.rank}, which has made {half_steps // 2} "
+                    "steps; needed: one turn for each read and each push of a rank"
                 )
-            self._turn_clocks.wait(self._turns[-1])
+            self._turn_clocks.wait(self.turns[-1])
         if self.staleness is not None:
             began = time.perf_counter()
-            self._clocks.wait(half_steps - 2 * self.staleness)
+            self.clocks.wait(half_steps - 2 * self.staleness)
             self.waited_s += time.perf_counter() - began
 
-    def _end(self, half_steps: int) -> None:
-        self._clocks.set(half_steps)
+    def go_on(self, half_steps: int) -> None:
+        """Tell this rank's clock, and its next turn."""
+        self.clocks.set(half_steps)
         if self._turn_clocks is not None:
-            self._turns.pop()
-            self._turn_clocks.set(self._turns[-1] if self._turns else FINISHED)
+            self.turns.pop()
+            self.begin()
+
+    def free(self) -> None:
+        self.clocks.free()
+        if self._turn_clocks is not None:
+            self._turn_clocks.free()
 
 
 def _checked_script(caller: str, script: Iterable[int]) -> tuple[int, ...]:
