@@ -627,7 +627,7 @@ class Tree(NamedTuple):
             for place, item in () if attribute in owner._others else _held_in(f".{attribute}", value, _DEPTH):
                 if id(item) in modules or id(item) in held:
                     continue
-                inside = [item] if isinstance(item, Parameter) else [p for *_, p in tree_of(item).parameters]
+                inside = [item] if isinstance(item, Parameter) else item.parameters()
                 if any(p.requires_grad and id(p) not in held for p in inside):
                     _refuse_container(owner, attribute, value, place, item)
 

@@ -81,6 +81,7 @@ UNSEEN: dict[str, tuple[Callable[[], Any], str]] = {
     "lists of lists": (lambda: [[made()], [made()]], r"self\.weights\[0\]\[0\] is a Parameter"),
     "a dict of modules": (lambda: {"a": nn.Linear(2, 2)}, r"self\.weights\['a'\] is the module Linear.*ModuleDict\("),
     "modules in lists in a list": (lambda: [[nn.Linear(2, 2)]], r"self\.weights\[0\]\[0\] is the module Linear"),
+    "a dict in a module in a dict": (lambda: {"a": Powers({"b": made()})}, r"self\.weights\['b'\] is a Parameter"),
 }
 
 
