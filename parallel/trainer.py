@@ -214,7 +214,7 @@ class Trainer:
         missing = {axis for axis in USUAL if axis not in mesh.names}
         self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
         self.clip, self.seed = clip, seed
-        stage_of(zero)  # raises for a stage that there is not
+        self.zero = stage_of(zero)
         axes = _axes_of(axes, Axes(batch, sequence, stages))
         sequence, stages = axes.sequence, axes.stages
         names = (axes.batch,) if isinstance(axes.batch, str) else tuple(axes.batch)

@@ -50,7 +50,7 @@ def trainer(**given: Any) -> Any:
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.1), **given,
     )  # fmt: skip
     x = np.arange(12.0).reshape(4, 3)
-    return made.zero, made._batch, made._stages, [made.step(x, x[:, :2]) for _ in range(2)]
+    return made.zero, made._batches.rows, made._batches.stages, [made.step(x, x[:, :2]) for _ in range(2)]
 
 
 def pipeline(**given: Any) -> Any:
