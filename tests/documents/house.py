@@ -484,9 +484,8 @@ def worker() -> None:
         end()
         found["DataParallel MLP, one bucket: backward"] = walk(lambda: held[0].backward(held[2]), whole)
 
-        if cc.world().rank == 0:
-            made = tempfile.mkdtemp()
-        folder = cc.world().communicator.exchange(made.encode() if cc.world().rank == 0 else b"")[0].decode()
+        mine = tempfile.mkdtemp() if cc.world().rank == 0 else ""
+        folder = cc.world().exchange(mine.encode())[0].decode()
         objects = {"model": model}
         found["checkpoint.save of the MLP"] = walk(lambda: checkpoint.save(folder, objects, 1, overwrite=True))
         found["checkpoint.load of the MLP"] = walk(lambda: checkpoint.load(folder, objects, 1))
