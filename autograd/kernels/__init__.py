@@ -15,7 +15,8 @@ Neither writes to its arguments, except that the `last` backward may overwrite `
 ``out=`` in blocks that stay in the cache. Code outside imports this package only, never a file of it. What is no pair
 has a handle of its own: `functions`, the file for an array type (updates of optimizers, which work in place and on many
 arrays; random numbers); `loop`, a compiled loop for arrays that are too small for a kernel; `adapters`, for calls of
-such loops in a table; `programs`, for a room that has a kernel of its own.
+such loops in a table; `programs`, for a room that has a kernel of its own;
+`formula_function`, for activations whose formula stands in `formulas`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
 from .compiled import INT64, adapters, are_bare, stands_for
 from .compiled import find as loop
+from .formulas import formula_function
 from .memory import keep_freed_memory
 from .segments import sum_rows as sums_of_rows
 
-__all__ = ["INT64", "Kernel", "adapters", "are_bare", "find", "functions", "keep_freed_memory", "loop", "on_device",
-           "programs", "stands_for", "sums_of_rows"]  # fmt: skip
+__all__ = [
+    "INT64", "Kernel", "adapters", "are_bare", "find", "formula_function", "functions", "keep_freed_memory", "loop",
+    "on_device", "programs", "stands_for", "sums_of_rows",
+]  # fmt: skip
 
 
 class Kernel(NamedTuple):
@@ -45,36 +49,16 @@ class Kernel(NamedTuple):
     takes: Callable[[Sequence[Any]], bool] | None = None
 
 
-_files = {
-    "gelu": "activations",
-    "silu": "activations",
-    "layer_norm": "norms",
-    "normalize": "norms",
-    "rms_norm": "norms",
-    "dropout": "dropout",
-    "rotary": "rotary",
-    "softmax": "softmax",
-    "log_softmax": "softmax",
-    "attention": "attention",
-    "attention_block": "attention",
-    "self_attention": "attention",
-    "class_terms": "losses",
-    "cross_entropy": "losses",
-    "linear_relu": "biases",
-    "linear_gelu": "biases",
-    "linear_gelu_tanh": "biases",
-    "linear_silu": "biases",
-}
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class _Kernels(dict[tuple[type, str], "Kernel | None"]):
-    """The kernels by array type and operation. A file is imported when one of its kernels is first asked for."""
+    """The kernels by array type and name. A file is imported when one of its kernels is first asked for."""
 
     def __missing__(self, key: tuple[type, str]) -> Kernel | None:
         kind, name = key
-        file = functions(_files[name], kind) if name in _files else None
-        kernel: Kernel | None = getattr(file, f"{name}_kernel", None)
+        file, _, operation = name.partition(".")
+        kernel: Kernel | None = getattr(functions(file, kind), f"{operation}_kernel", None)
         self[key] = kernel
         return kernel
 
@@ -83,7 +67,7 @@ _KERNELS = _Kernels()
 
 
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
-    """The kernel of an operation for these arrays, or None.
+    """The kernel of an operation for these arrays, or None. Its name is that of its file and its own: "norms.rms_norm".
 
     The arrays must have one type and one dtype: float32, float64, or one of 16 bits, which is computed in float32 and
     rounded once. Further arrays of integers or booleans (labels, masks) are allowed.

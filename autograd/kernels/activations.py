@@ -1,4 +1,4 @@
-"""GELU and SiLU. Forward computes the value and the derivative in one pass, so that backward is one product."""
+"""Activations. Forward computes the value and the derivative in one pass, so that backward is one product."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from . import Kernel, compiled
 from .blocks import blocks, flat
+from .formulas import FORMULAS, formula_function
 from .normal import normal_cdf
 
 BLOCK_BYTES = 1 << 16
@@ -95,18 +96,23 @@ def _cdf_float32(x: Any, e: Any, a: Any, b: Any) -> None:
     np.add(a, half, a)
 
 
-def _silu(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
-    """``y = x h``, ``h = 1 / (1 + exp(-x))``; ``d = h + y (1 - h)``."""
-    (one,) = _constants(x.dtype, 1)
-    np.negative(x, a)
-    np.exp(a, a)
-    np.add(a, one, a)
-    np.reciprocal(a, a)
-    np.multiply(x, a, y)
-    if d is not None:
-        np.subtract(one, a, b)
-        np.multiply(b, y, b)
-        np.add(a, b, d)
+def _sigmoid(x: Any) -> Any:
+    h = np.exp(np.negative(x))
+    h += 1
+    return np.reciprocal(h, h)
+
+
+def _by_formula(name: str) -> Kernel:
+    functions = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
+    value, value_and_derivative = (formula_function(name, "x", returned, functions) for returned in ("y", "y, d"))
+
+    def run(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
+        if d is None:
+            y[...] = value(x)
+        else:
+            y[...], d[...] = value_and_derivative(x)
+
+    return Kernel(_forward(lambda: run), _backward)
 
 
 def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
@@ -138,4 +144,4 @@ def _backward(
 
 
 gelu_kernel = Kernel(_forward(lambda form: _gelu_tanh if form == "tanh" else _gelu_erf), _backward)
-silu_kernel = Kernel(_forward(lambda: _silu), _backward)
+globals().update({f"{name}_kernel": _by_formula(name) for name in FORMULAS})

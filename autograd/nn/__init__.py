@@ -7,6 +7,8 @@ stored [in, out], the transpose of torch's.
 from __future__ import annotations
 
 from ..ops import avg_pool, convolution, max_pool
+from ..ops.nn import activations as _activations
+from ..ops.nn.activations import *
 from . import functional, init, utils
 from .activations import GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from .attention import MultiheadAttention, SelfAttention
@@ -17,7 +19,6 @@ from .functional import (
     cross_entropy,
     dropout,
     embedding,
-    gelu,
     l1_loss,
     layer_norm,
     leaky_relu,
@@ -25,14 +26,10 @@ from .functional import (
     mse_loss,
     nll_loss,
     one_hot,
-    relu,
     rms_norm,
     scaled_dot_product_attention,
-    sigmoid,
-    silu,
     smooth_l1_loss,
     softmax,
-    softplus,
     tanh,
 )
 from .linear import Embedding, Flatten, Identity, Linear, TiedLinear
@@ -50,10 +47,9 @@ __all__ = [
     "L1Loss", "LSTM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "ParameterList", "RMSNorm",
     "RNNCell", "ReLU", "SelfAttention", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh",
-    "TiedLinear", "TorchName", "TransformerEncoderLayer",
-        "avg_pool", "binary_cross_entropy_with_logits", "contents", "convolution", "cross_entropy", "dropout",
-    "embedding", "functional", "gelu", "in_turn", "init", "l1_loss", "layer_norm", "leaky_relu", "load",
-    "log_softmax", "max_pool", "mse_loss", "nll_loss", "one_hot", "relu", "rms_norm", "save",
-    "scaled_dot_product_attention", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "torch_names",
-    "utils",
+    "TiedLinear", "TorchName", "TransformerEncoderLayer", "avg_pool", "binary_cross_entropy_with_logits", "contents",
+    "convolution", "cross_entropy", "dropout", "embedding", "functional", "in_turn", "init", "l1_loss", "layer_norm",
+    "leaky_relu", "load", "log_softmax", "max_pool", "mse_loss", "nll_loss", "one_hot", "rms_norm", "save",
+    "scaled_dot_product_attention", "smooth_l1_loss", "softmax", "tanh", "torch_names", "utils",
 ]  # fmt: skip
+__all__ += _activations.__all__

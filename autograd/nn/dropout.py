@@ -110,7 +110,7 @@ def dropout(
         check_key(key, "dropout")
         of_tensor(x, (*key.axes, *key.apart), "dropout", key.places)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
-    if find("dropout", (x.array,)) is not None:
+    if find("dropout.dropout", (x.array,)) is not None:
         mask = recorded(_mask, key, x, p, float(scale))
         y = masked(x, options=(mask,))
         return y.array if raw and state.grid is None else y

@@ -16,9 +16,11 @@ from ..arrays.capture import checked, decided, recorded
 from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
 from ..errors import DtypeError, OptionError, ShapeError, typed_errors
-from ..ops import gelu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
+from ..ops import log_softmax, softmax, tanh
 from ..ops.arguments import labelled, raw
 from ..ops.manipulation import pad as pad_array
+from ..ops.nn import activations as _activations
+from ..ops.nn.activations import *  # noqa: F403
 from ..random.keys import integer
 from .arguments import number, probability, refuse_in_place
 from .dropout import dropout
@@ -35,10 +37,11 @@ from .norms import over_features, shape_of_features
 
 __all__ = [
     "avg_pool1d", "avg_pool2d", "binary_cross_entropy_with_logits", "conv1d", "conv2d", "cross_entropy", "dropout",
-    "embedding", "gelu", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "max_pool1d", "max_pool2d",
-    "mse_loss", "nll_loss", "one_hot", "pad", "relu", "rms_norm", "scaled_dot_product_attention", "sigmoid", "silu",
-    "smooth_l1_loss", "softmax", "softplus", "tanh",
+    "embedding", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "max_pool1d", "max_pool2d",
+    "mse_loss", "nll_loss", "one_hot", "pad", "rms_norm", "scaled_dot_product_attention", "smooth_l1_loss", "softmax",
+    "tanh",
 ]  # fmt: skip
+__all__ += _activations.__all__
 
 
 @typed_errors

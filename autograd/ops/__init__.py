@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .everything import *
+    from .nn.activations import *  # type checkers do not read computed entries of __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,13 @@ from .shape import (
 )
 from .ufuncs import floor
 
+__all__ = [
+    "append", "arange", "array", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d",
+    "atleast_3d", "block", "broadcast_arrays", "column_stack", "copy", "dstack", "empty_like", "eye", "full",
+    "full_like", "hstack", "identity", "linspace", "logspace", "meshgrid", "ones", "ones_like", "row_stack", "tri",
+    "vstack", "zeros", "zeros_like",
+]  # fmt: skip
+
 
 # -- array() ---------------------------------------------------------------------------------------------------------
 @instead_of(np.array, checked=1)

@@ -24,6 +24,8 @@ from .reductions import sum
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
 from .sorting import take
 
+__all__ = ["cross", "dot", "einsum", "inner", "kron", "outer", "tensordot", "vdot", "vecdot"]
+
 Shape = tuple[int, ...]
 
 

@@ -14,16 +14,22 @@ import numpy as np
 
 from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
 from ..arrays.device import to_device as array_on
-from ..arrays.half import in_float32, is_half, rounded
+from ..arrays.half import is_half, rounded
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError
-from ..kernels import are_bare, loop, on_device
+from ..kernels import on_device
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import V
 from .arguments import zero_like
+
+__all__ = [
+    "absolute", "conj", "cos", "equal", "exp", "expm1", "greater", "greater_equal", "imag", "isfinite", "less",
+    "less_equal", "log", "log1p", "logical_not", "maximum", "minimum", "not_equal", "real", "reciprocal", "sign",
+    "sin", "sqrt", "square", "tanh",
+]  # fmt: skip
 
 Partial = Callable[..., Any]
 
@@ -192,35 +198,6 @@ absolute = op(
     tangent=(_absolute_tangent,), degree=1,
 )  # fmt: skip
 
-
-@in_float32
-def _sigmoid(x: Any) -> Any:
-    return 0.5 * (np.tanh(0.5 * x) + 1)  # unlike 1 / (1 + exp(-x)), it never overflows
-
-
-sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", cancels=True, sensitive=True)
-
-
-_ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # NumPy converts a Python 0 at every call
-
-
-def _relu(x: Any) -> Any:
-    return np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0)
-
-
-def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    if type(y) is np.ndarray:  # for a traced array the loop is made of what follows, with the same bits
-        compiled = loop("relu_backward", y.dtype)
-        if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
-            g = np.empty(y.shape, y.dtype)
-            compiled(ct.ravel(), y.ravel(), g.ravel())
-            return g
-    # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors
-    return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
-
-
-relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x", degree=1)
-softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0", sensitive=True)
 
 # -- maximum, minimum, where; at a tie the cotangent is shared equally -----------------------------------------------
 

@@ -35,6 +35,12 @@ from .reductions import require_whole, sum
 from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, sharded_extents, swapaxes, transpose
 from .sorting import median
 
+__all__ = [
+    "array_split", "delete", "diag", "diagflat", "diagonal", "diff", "dsplit", "ediff1d", "flip", "fliplr",
+    "flipud", "gradient", "hsplit", "make_diagonal", "pad", "repeat", "resize", "roll", "rollaxis", "rot90",
+    "split", "tile", "trace", "trapezoid", "tril", "triu", "unstack", "vsplit",
+]  # fmt: skip
+
 Shape = tuple[int, ...]
 
 

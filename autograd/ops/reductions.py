@@ -44,6 +44,8 @@ from .arguments import (
 )
 from .shape import broadcast_to, expand_dims
 
+__all__ = ["all", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "min", "sum"]
+
 
 def _keepdims_shape(shape: tuple[int, ...], axes: Axes) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))

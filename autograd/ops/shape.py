@@ -31,6 +31,11 @@ from .arguments import (
 )
 from .indexing import getitem
 
+__all__ = [
+    "broadcast_to", "concatenate", "expand_dims", "matrix_transpose", "moveaxis", "ravel", "reshape", "shape",
+    "size", "squeeze", "swapaxes", "transpose",
+]  # fmt: skip
+
 Shape = tuple[int, ...]
 
 

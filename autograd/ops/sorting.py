@@ -56,6 +56,12 @@ from .shape import (
 )
 from .ufuncs import isnan, mod
 
+__all__ = [
+    "argpartition", "argsort", "choose", "compress", "extract", "interp", "median", "msort", "nanmedian",
+    "partition", "percentile", "piecewise", "quantile", "select", "sort", "sort_complex", "take", "take_along_axis",
+    "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
+]  # fmt: skip
+
 Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
 

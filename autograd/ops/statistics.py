@@ -34,6 +34,11 @@ from .shape import (
 )
 from .ufuncs import isnan
 
+__all__ = [
+    "average", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "nancumprod", "nancumsum", "nanmax",
+    "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "prod", "std", "var",
+]  # fmt: skip
+
 Shape = tuple[int, ...]
 
 

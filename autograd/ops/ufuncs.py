@@ -55,6 +55,15 @@ from .elementwise import (
 )
 from .shape import mixed_axis_dims
 
+__all__ = [
+    "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "cbrt", "ceil", "clip", "copysign", "cosh", "deg2rad", "divmod", "exp2", "fabs", "fix",
+    "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "heaviside", "hypot", "i0", "invert", "isclose",
+    "iscomplex", "isinf", "isnan", "isneginf", "isposinf", "isreal", "ldexp", "left_shift", "log10", "log2",
+    "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor", "modf", "nan_to_num", "positive", "ptp",
+    "rad2deg", "real_if_close", "right_shift", "rint", "round", "signbit", "sinc", "sinh", "tan", "trunc", "unwrap",
+]  # fmt: skip
+
 _LN2, _LN10 = math.log(2), math.log(10)
 
 # -- exponentials and logarithms -------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def _compiler() -> str:
 def _shared_memory() -> str:
     """Widths whose static and dynamic shared memory lie on both sides of 48 KiB."""
     refused = []
-    for name, options in (("softmax", (1,)), ("normalize", (1e-5,))):
+    for name, options in (("softmax.softmax", (1,)), ("norms.normalize", (1e-5,))):
         for width in (760, 762, 764, 1530, 3060, 6130, 12_250):
             x = _there(np.random.default_rng(width).standard_normal((7, width)), "f4")
             try:
@@ -225,11 +225,11 @@ def _long() -> str:
         return f"left out: it needs {needed / 2**30:.0f} GiB"
     x = np.full_like(_there(np.zeros(1), "f2"), 0.5, shape=(n, width))
     x[-1, -1] = 3
-    y, _ = _kernel("gelu", (x,)).forward((x,), ("tanh",), False)
+    y, _ = _kernel("activations.gelu", (x,)).forward((x,), ("tanh",), False)
     last = float(to_host(y[-1:, -1:])[0, 0])
     assert abs(last - 2.996) < 5e-3, f"gelu of the last element is {last}"
     del y
-    y, _ = _kernel("softmax", (x,)).forward((x,), (1,), False)
+    y, _ = _kernel("softmax.softmax", (x,)).forward((x,), (1,), False)
     total = float(to_host(y[-1]).astype(float).sum())
     assert abs(total - 1) < 1e-2, f"the last row of softmax has the sum {total}"
     return f"{n * width:,} elements"

@@ -198,7 +198,7 @@ def _merge(out: Any, o: Any, log_sums: Any, is_first: bool) -> None:
 
 def _attend(q: Any, k: Any, v: Any, block: Block, scale: float) -> tuple[Any, Any]:
     """The output of a block, and the logarithms of the sums of its exponentials."""
-    kernel = find("attention_block", (q, k, v))
+    kernel = find("attention.attention_block", (q, k, v))
     if kernel is not None:
         found: tuple[Any, Any] = kernel.forward((q, k, v), (block.causal, scale), False)[0]
         return found
@@ -211,7 +211,7 @@ def _attend(q: Any, k: Any, v: Any, block: Block, scale: float) -> tuple[Any, An
 
 def _attend_backward(residuals: Any, q: Any, k: Any, v: Any, block: Block, scale: float) -> Any:
     """The contributions of a block to dq, dk and dv; `residuals` are ct, D and L."""
-    kernel = find("attention_block", (q, k, v))
+    kernel = find("attention.attention_block", (q, k, v))
     if kernel is not None:
         return kernel.backward(residuals, None, (q, k, v), (block.causal, scale), (True, True, True), True)
     ct, dots, log_sums = residuals

@@ -1,4 +1,4 @@
-"""GELU and SiLU. Nothing is kept: backward computes the derivative from x."""
+"""Activations. Nothing is kept: backward computes the derivative from x."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
+from ..formulas import FORMULAS, class_name, cuda_classes
 from .elements import by_elements
 from .program import TYPES, launch_known, program, type_name
 from .rows import contiguous
 
 PROGRAM = program(
-    "activations", tuple(f"{kernel}<{name}>" for kernel in ("silu", "gelu_tanh", "gelu_erf") for name in TYPES),
-    ("elements.cuh", "activations.cuh", "activations.cu"),
+    "activations",
+    tuple(f"activate<{name}, {f}>" for f in ("GeluTanh", "GeluErf", *map(class_name, FORMULAS)) for name in TYPES),
+    ("elements.cuh", "activations.cuh", "activations.cu"), cuda_classes(),
 )  # fmt: skip
 
 
-def _map(kernel: str, x: Any, ct: Any) -> Any:
+def _map(f: str, x: Any, ct: Any) -> Any:
     """The values, or, with a cotangent, its product with the derivatives; of the shape of `x`."""
     given = contiguous(x)
     y, size, itemsize = np.empty_like(given), x.size, x.itemsize
     launch_known(
-        PROGRAM, f"{kernel}<{type_name(x.dtype)}>", size, lambda: by_elements(size, itemsize, 3),
+        PROGRAM, f"activate<{type_name(x.dtype)}, {f}>", size, lambda: by_elements(size, itemsize, 3),
         given, None if ct is None else contiguous(ct), y,
     )  # fmt: skip
     return y
@@ -41,5 +43,5 @@ def _kernel(pick: Callable[..., str]) -> Kernel:
     return Kernel(forward, backward)
 
 
-gelu_kernel = _kernel(lambda form: "gelu_tanh" if form == "tanh" else "gelu_erf")
-silu_kernel = _kernel(lambda: "silu")
+gelu_kernel = _kernel(lambda form: "GeluTanh" if form == "tanh" else "GeluErf")
+globals().update({f"{name}_kernel": _kernel(lambda name=name: class_name(name)) for name in FORMULAS})

@@ -30,16 +30,18 @@ def wide(dtype: Any) -> Any:
 
 
 @cache
-def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -> Program:
+def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = (), last: str = "") -> Program:
     """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
+
+    A text may follow them as the `last`.
 
     Examples
     --------
     >>> from autograd.kernels.cuda import program
-    >>> program("activations", ("silu<float>",)).kernels
-    ('silu<float>',)
+    >>> program("softmax", ("softmax<float>",)).kernels
+    ('softmax<float>',)
     """
-    return program_of(name, "".join(map(_source, others or (f"{name}.cu",))), kernels)
+    return program_of(name, "".join(map(_source, others or (f"{name}.cu",))) + last, kernels)
 
 
 def program_of(name: str, text: str, kernels: tuple[str, ...]) -> Program:

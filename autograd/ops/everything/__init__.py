@@ -34,11 +34,8 @@ from ..elementwise import (
     not_equal,
     power,
     reciprocal,
-    relu,
-    sigmoid,
     sign,
     sin,
-    softplus,
     sqrt,
     square,
     stop_gradient,
@@ -47,8 +44,9 @@ from ..elementwise import (
     where,
 )
 from ..indexing import getitem
+from ..nn import activations as _activations
 from ..nn.activated import linear_gelu, linear_gelu_tanh, linear_relu, linear_silu
-from ..nn.activations import gelu, silu
+from ..nn.activations import *
 from ..nn.attention import attention, attention_weights, self_attention
 from ..nn.convolution import convolution
 from ..nn.cross_entropy import cross_entropy
@@ -66,11 +64,11 @@ from ..tensor_methods import TENSOR_ATTRIBUTES as TENSOR_ATTRIBUTES
 __all__ = [
     "absolute", "add", "add_rows", "argmax", "astype", "attention", "attention_weights", "avg_pool", "broadcast_to",
     "concatenate", "contract", "convolution", "cos", "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims",
-    "expm1", "from_function", "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "grouped_linear", "isfinite",
+    "expm1", "from_function", "from_ufunc", "getitem", "greater", "greater_equal", "grouped_linear", "isfinite",
     "layer_norm", "less", "less_equal", "linear", "linear_gelu", "linear_gelu_tanh", "linear_relu", "linear_silu",
     "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool", "maximum", "mean", "min",
-    "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu", "reshape",
-    "rms_norm", "rotary", "rotary_angles", "rotary_angles_at", "self_attention", "sigmoid", "sign", "silu", "sin",
-    "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes",
-    "take_rows", "tanh", "transpose", "where",
+    "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "reshape", "rms_norm",
+    "rotary", "rotary_angles", "rotary_angles_at", "self_attention", "sign", "sin", "softmax", "sqrt", "square",
+    "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes", "take_rows", "tanh", "transpose", "where",
 ]  # fmt: skip
+__all__ += _activations.__all__

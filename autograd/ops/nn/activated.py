@@ -9,9 +9,8 @@ from typing import Any
 
 from ...engine.primitive import Primitive
 from ..contractions import linear, linear_dims
-from ..elementwise import relu
 from ..shape import broadcast_to
-from .activations import gelu_op, silu
+from .activations import gelu_op, relu, silu
 from .fused import Fused
 
 __all__ = ["linear_gelu", "linear_gelu_tanh", "linear_relu", "linear_silu"]
@@ -36,6 +35,7 @@ def _activated(name: str, f: Primitive, *options: Any) -> Fused:
     return Fused(
         name, "N N N", run, tuple(map(adjoint, range(3))), saves="012", dims=linear_dims, operands="x w b", instead=run,
         sensitive="result" if f.sensitive else False,
+        kernel="biases",
         tangent=(
             lambda dx, y, x, w, b: inner(dx @ w, x, w, b), lambda dw, y, x, w, b: inner(x @ dw, x, w, b),
             lambda db, y, x, w, b: inner(broadcast_to(db, (*x.shape[:-1], *db.shape)), x, w, b),

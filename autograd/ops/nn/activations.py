@@ -1,4 +1,4 @@
-"""GELU and SiLU as fused operations: the forward pass also computes the derivative, with which it shares most work."""
+"""Activations: functions of one number that NumPy does not have. Those in ``__all__`` are in `ag.ops` and `ag.nn`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,47 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import in_float32
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, typed_errors
-from ...kernels import functions
+from ...kernels import are_bare, formula_function, functions, loop
 from ...layouts.broadcasting import broadcast
-from ..elementwise import exp, sigmoid, tanh
+from ..elementwise import elementwise, exp, sign, tanh
 from .fused import Fused
 
+__all__ = ["gelu", "relu", "sigmoid", "silu", "softplus"]
+
+
+@in_float32
+def _sigmoid(x: Any) -> Any:
+    return 0.5 * (np.tanh(0.5 * x) + 1)  # unlike 1 / (1 + exp(-x)), it never overflows
+
+
+sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", cancels=True, sensitive=True)
+
+_ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # NumPy converts a Python 0 at every call
+
+
+def _relu(x: Any) -> Any:
+    return np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0)
+
+
+def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
+    if type(y) is np.ndarray:  # for a traced array the loop is made of what follows, with the same bits
+        compiled = loop("relu_backward", y.dtype)
+        if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
+            g = np.empty(y.shape, y.dtype)
+            compiled(ct.ravel(), y.ravel(), g.ravel())
+            return g
+    # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors
+    return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
+
+
+relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x", degree=1)
+softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0", sensitive=True)
+
+# -- with a kernel: its forward pass also computes the derivative, with which it shares most work ----------------------
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
@@ -41,7 +74,7 @@ def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
 
 
 gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast,
-    operands="x", sensitive=True)
+    operands="x", sensitive=True, kernel="activations")
 
 
 @overload
@@ -79,18 +112,18 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return gelu_op(input, options=(approximate,))
 
 
-def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    h = sigmoid(x)
-    return ct * (h + x * h * (1 - h))
+def _by_formula(name: str, **words: Any) -> Fused:
+    """Declare the activation of a formula, which also gives its kernels: see `kernels.formulas`."""
+    arrays = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
+    tensors = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh}
+    return Fused(
+        name, "N", formula_function(name, "x", "y", arrays), (formula_function(name, "ct, y, x", "ct * d", tensors),),
+        saves="0", dims=broadcast, operands="x", kernel="activations", **words,
+    )  # fmt: skip
 
 
-silu = Fused(
-    "silu", "N", lambda x: x * (0.5 * (np.tanh(0.5 * x) + 1)), (_silu_adjoint,), saves="0", dims=broadcast,
-    operands="x", sensitive=True
-)
+silu = _by_formula("silu", sensitive=True)
 """Return ``x sigmoid(x)``, elementwise. Adjoint: ``ct (h + x h (1 - h))`` with h = sigmoid(x).
 
 Source: Elfwing et al. 2018, section 2.
 """
-
-__all__ = ["gelu", "gelu_op", "normal_cdf", "silu"]

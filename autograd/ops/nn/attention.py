@@ -114,10 +114,11 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 attention_op = Fused(
     "attention", "N N a", _attend, tuple(map(_adjoint_of, range(3))), saves="012", dims=_dims, operands="q k v",
+    kernel="attention",
 )  # fmt: skip
 masked_attention_op = Fused(
     "masked_attention", "N N a S", _attend, (*map(_adjoint_of, range(3)), None), saves="0123", dims=_dims,
-    operands="q k v mask", kernel="attention",
+    operands="q k v mask", kernel="attention.attention",
 )  # fmt: skip
 
 
@@ -277,11 +278,12 @@ def _self_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 self_attention_op = Fused(
-    "self_attention", "N", _self_attend, (_self_adjoint,), saves="0", dims=_self_dims, operands="qkv"
+    "self_attention", "N", _self_attend, (_self_adjoint,), saves="0", dims=_self_dims, operands="qkv",
+    kernel="attention",
 )
 masked_self_attention_op = Fused(
     "masked_self_attention", "N S", _self_attend, (_self_adjoint, None), saves="01", dims=_self_dims,
-    operands="qkv mask", kernel="self_attention",
+    operands="qkv mask", kernel="attention.self_attention",
 )  # fmt: skip
 
 

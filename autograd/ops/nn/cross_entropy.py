@@ -239,7 +239,7 @@ def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | 
 
 smoothed_cross_entropy_op = Fused(
     "smoothed_cross_entropy", "N S", _smoothed, (_smoothed_adjoint, None), saves="01", dims=_cross_entropy_dims,
-    operands="logits labels", promotes=False, kernel="cross_entropy", sensitive=True,
+    operands="logits labels", promotes=False, kernel="losses.cross_entropy", sensitive=True,
 )  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def _class_terms_tangent(dx: Any, y: Any, logits: Any, labels: Any, smoothing: f
 class_terms = Fused(
     "class_terms", "N S", _class_terms, (_class_terms_adjoint, None), saves="01",
     dims=lambda shapes, options: [(1, Mix), (1,)], operands="logits labels", promotes=False,
-    tangent=(_class_terms_tangent, None),
+    tangent=(_class_terms_tangent, None), kernel="losses",
 )  # fmt: skip
 """Return the terms of cross-entropy that some of the classes contribute, [2, n], given their logits, [n, k].
 
@@ -365,7 +365,7 @@ def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None)
     something before could not go back, and looks for it first, if it can.
     """
     small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
-    is_plain = small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
+    is_plain = small and (type(logits) in _CHECKED or find("losses.cross_entropy", (logits, labels)) is None)
     if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and (
         not listeners or (state.recorder is not None and not state.recorder.should_look_at(labels))
     )):

@@ -50,5 +50,6 @@ class Mask:
 masked: Fused = Fused(
     "dropout", "a", lambda x, mask: x if type(x) is Shaped else x * mask.factors(x),
     (lambda ct, y, x, mask: masked(ct, options=(mask,)),), saves="", dims=broadcast, operands="x",
+    kernel="dropout",
 )  # fmt: skip
 """Return `x` times the factors of its `Mask`. Adjoint: the same of ct."""

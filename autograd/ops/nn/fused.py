@@ -23,15 +23,17 @@ __all__ = ["Fused"]
 
 
 class Fused(Primitive):
-    """An operation that may have a kernel, found by its name or by ``kernel=``.
+    """An operation that may have a kernel: one of its own name in the file `kernel`, or of another, "file.name".
 
     `function` is a composition of plain functions that computes the same.
     """
 
     separable = False  # one call of the kernel computes all cotangents
 
-    def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
-        self.kernel_name = words.pop("kernel", name)
+    def __init__(
+        self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], *, kernel: str, **words: Any
+    ):
+        self.kernel_name = kernel if "." in kernel else f"{kernel}.{name}"
         self.composition = in_float32(function)
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 

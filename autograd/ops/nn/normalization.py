@@ -52,7 +52,7 @@ def _normalize(x: Any, eps: float) -> Any:
 
 normalize_op = Fused(
     "normalize", "N", _normalize, (lambda ct, y, x, eps: _normalize_adjoint(ct, *_normed_and_scale(x, eps)),),
-    saves="0", dims=_dims, operands="x",
+    saves="0", dims=_dims, operands="x", kernel="norms",
     # the Jacobian is symmetric, so the tangent has the formula of the adjoint
     tangent=(lambda dx, y, x, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)),), sensitive="result",
 )  # fmt: skip
@@ -63,7 +63,7 @@ layer_norm_op = Fused(
         lambda ct, y, x, w, b, eps: _sum_over_rows(ct * _normed_and_scale(x, eps)[0]),
         lambda ct, y, x, w, b, eps: _sum_over_rows(ct),
     ),
-    saves="01", dims=_dims, operands="x weight bias",
+    saves="01", dims=_dims, operands="x weight bias", kernel="norms",
     tangent=(
         lambda dx, y, x, w, b, eps: _normalize_adjoint(dx, *_normed_and_scale(x, eps)) * w,
         lambda dw, y, x, w, b, eps: _normed_and_scale(x, eps)[0] * dw,
@@ -138,7 +138,7 @@ rms_norm_op = Fused(
         lambda ct, y, x, w, eps: _rms_adjoint(ct * w, x, eps),
         lambda ct, y, x, w, eps: _sum_over_rows(ct * (x * _rms_scale(x, eps))),
     ),
-    saves="01", dims=_dims, operands="x weight",
+    saves="01", dims=_dims, operands="x weight", kernel="norms",
     tangent=(lambda dx, y, x, w, eps: _rms_adjoint(dx, x, eps) * w,), sensitive="result",
 )  # fmt: skip
 

@@ -40,7 +40,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 _rotary: Fused = Fused(
     "rotary", "a S S", _rotate,
     (lambda ct, y, x, cos, sin, interleaved: _rotary(ct, cos, -sin, options=(interleaved,)), None, None),
-    saves="12", dims=_dims, operands="x cos sin",
+    saves="12", dims=_dims, operands="x cos sin", kernel="rotary",
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def _softmax_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _softmax_op = Fused(
-    "softmax", "N", _softmax, (_softmax_adjoint,), saves="0", dims=mixed_axis_dims, operands="x",
+    "softmax", "N", _softmax, (_softmax_adjoint,), saves="0", dims=mixed_axis_dims, operands="x", kernel="softmax",
     tangent=(_softmax_adjoint,),  # the Jacobian diag(y) - y y' is symmetric
     sensitive=True,
 )  # fmt: skip
@@ -64,7 +64,7 @@ def _log_softmax(x: Any, axis: int) -> Any:
 _log_softmax_op = Fused(
     "log_softmax", "N", _log_softmax,
     (lambda ct, y, x, axis: ct - _softmax_op(x, options=(axis,)) * ct.sum(axis=axis, keepdims=True),),
-    saves="0", dims=mixed_axis_dims, operands="x",
+    saves="0", dims=mixed_axis_dims, operands="x", kernel="softmax",
     tangent=(lambda dx, y, x, axis: dx - (_softmax_op(x, options=(axis,)) * dx).sum(axis=axis, keepdims=True),),
     sensitive=True,
 )  # fmt: skip

@@ -107,7 +107,7 @@ def test_layer_norm(dtype: Any, numpy_only: Any) -> None:
     x, w, b, ct = (drawn(*s, dtype=dtype) for s in ((129, 130), (130,), (130,), (129, 130)))
     for each in (x, w, b, ct):
         each.flags.writeable = False
-    kernel = kernels.find("layer_norm", (x, w, b))
+    kernel = kernels.find("norms.layer_norm", (x, w, b))
     assert kernel is not None
 
     def run() -> Any:
@@ -124,7 +124,7 @@ def test_layer_norm_of_a_row_of_a_million(numpy_only: Any) -> None:
     """Sums of float32 are worked out several at a time, and so do not lose digits one by one."""
     x = drawn(1, 1 << 20) + 3
     w, b = np.ones(1 << 20, np.float32), np.zeros(1 << 20, np.float32)
-    kernel = kernels.find("layer_norm", (x, w, b))
+    kernel = kernels.find("norms.layer_norm", (x, w, b))
     assert kernel is not None
     (y,), _ = numpy_only(lambda: (kernel.forward((x, w, b), (1e-5,), False)[0],))
     exact = x.astype(float)
@@ -140,7 +140,7 @@ def test_cross_entropy_of_large_logits(ignored: int | None) -> None:
         labels[::7] = ignored
     for each in (x, ct, labels):
         each.flags.writeable = False
-    kernel = kernels.find("cross_entropy", (x, labels))
+    kernel = kernels.find("losses.cross_entropy", (x, labels))
     assert kernel is not None
     options = (ignored, 0.0)
 
@@ -161,7 +161,7 @@ def test_a_label_that_is_no_class_is_refused() -> None:
     x = drawn(300, 130)
     for wrong in (130, 1 << 40):
         labels = np.zeros(300, np.int64)
-        kernel = kernels.find("cross_entropy", (x, labels))
+        kernel = kernels.find("losses.cross_entropy", (x, labels))
         assert kernel is not None
         losses, kept = kernel.forward((x, labels), (None, 0.0), True)
         labels[299] = wrong
@@ -220,7 +220,7 @@ assert "numba" not in sys.modules
 
 def test_gelu(numpy_only: Any) -> None:
     x = np.concatenate([drawn(SIZE), np.linspace(-120, 120, 10_001, dtype=np.float32)])
-    kernel = kernels.find("gelu", (x,))
+    kernel = kernels.find("activations.gelu", (x,))
     assert kernel is not None
     with_loops, without = numpy_only(lambda: kernel.forward((x,), ("tanh",), True))
     for one, other in zip(with_loops, without, strict=True):
@@ -250,7 +250,7 @@ def test_shapes_that_do_not_fit_are_numpys() -> None:
     y, ct = np.abs(drawn(7, 300)), drawn(1, 300)
     np.testing.assert_array_equal(registry["relu"].adjoint[0](ct, y, None), ct * (y > 0))
     x, short, ones = drawn(60, 300), drawn(1), np.ones(300, np.float32)
-    kernel = kernels.find("layer_norm", (x, short, short))
+    kernel = kernels.find("norms.layer_norm", (x, short, short))
     assert kernel is not None
     y, kept = kernel.forward((x, short, short), (1e-5,), True)
     whole = kernel.forward((x, short * ones, short * ones), (1e-5,), True)[0]
@@ -263,7 +263,7 @@ def test_shapes_that_do_not_fit_are_numpys() -> None:
 
 def test_gelu_at_the_ends() -> None:
     x = np.resize(np.array([-np.inf, -1e30, -20.0, -0.0, 0.0, 20.0, 1e10, np.nan], np.float32), compiled.LEAST)
-    kernel = kernels.find("gelu", (x,))
+    kernel = kernels.find("activations.gelu", (x,))
     assert kernel is not None
     y, d = kernel.forward((x,), ("tanh",), True)
     np.testing.assert_array_equal(y[1:8], [0, 0, 0, 0, 20, 1e10, np.nan])
@@ -332,9 +332,9 @@ def test_recorded_or_not_is_the_same() -> None:
     """To the last bit, and in blocks."""
     x, w, labels = drawn(300, 1300), drawn(1300), RNG.integers(0, 1300, 300)
     for name, operands, options in (
-        ("gelu", (x,), ("tanh",)),
-        ("layer_norm", (x, w, w), (1e-5,)),
-        ("cross_entropy", (x, labels), (None, 0.0)),
+        ("activations.gelu", (x,), ("tanh",)),
+        ("norms.layer_norm", (x, w, w), (1e-5,)),
+        ("losses.cross_entropy", (x, labels), (None, 0.0)),
     ):
         kernel = kernels.find(name, operands)
         assert kernel is not None

@@ -126,7 +126,8 @@ def test_a_kernel_computes_its_operations_plain_form(use: str, dtype: Any, small
 @pytest.mark.parametrize("use", ["layer_norm", "rms_norm", "attention causal", "attention grouped"])
 def test_a_kernel_computes_no_more_than_is_wanted(use: str, small_blocks: None) -> None:
     name, xs, options = USES[use]
-    kernel = kernels.find(name, xs)
+    operation: Any = registry[name]
+    kernel = kernels.find(operation.kernel_name, xs)
     assert kernel is not None
     y, kept = kernel.forward(tuple(xs), options, True)
     ct = draws(4)(*y.shape)
@@ -236,8 +237,8 @@ def test_adams_update_of_a_gradient_in_another_dtype() -> None:
 
 def test_arrays_without_a_kernel_take_the_plain_form() -> None:
     x = Shaped((2, 5, 3, 4, 8), "float32")
-    assert kernels.find("self_attention", (x,)) is None
-    assert kernels.find("layer_norm", (numpy.zeros(2), numpy.zeros(2, numpy.float32), numpy.zeros(2))) is None
+    assert kernels.find("attention.self_attention", (x,)) is None
+    assert kernels.find("norms.layer_norm", (numpy.zeros(2), numpy.zeros(2, numpy.float32), numpy.zeros(2))) is None
     assert ops.self_attention(x, causal=True).shape == (2, 5, 4, 8)
     assert ops.gelu(x).shape == ops.layer_norm(x).shape == ops.silu(x).shape == x.shape
 
@@ -247,8 +248,8 @@ def test_an_array_type_without_a_runtime_has_no_kernels(monkeypatch: pytest.Monk
         pass
 
     monkeypatch.setattr(kernels, "_KERNELS", type(kernels._KERNELS)())
-    assert kernels.find("gelu", (numpy.zeros(3).view(Device),)) is None
-    assert kernels.find("gelu", (numpy.zeros(3),)) is activations.gelu_kernel
+    assert kernels.find("activations.gelu", (numpy.zeros(3).view(Device),)) is None
+    assert kernels.find("activations.gelu", (numpy.zeros(3),)) is activations.gelu_kernel
 
 
 # -- the tape --------------------------------------------------------------------------------------------------------

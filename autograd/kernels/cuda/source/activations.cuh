@@ -1,18 +1,11 @@
 // Activations of a number x: the value y = f(x), and the derivative d = f'(x). Each is a class with a function of both, which
-// share most of their work; the compiler leaves out what is not used.
+// share most of their work; the compiler leaves out what is not used. More are made of the formulas in formulas.py.
 
 // 1 / x for x >= 1, and 0 for infinity.
 __device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }
 __device__ __forceinline__ double inverse(double x) { return 1 / x; }
 
-// y = x h, h = 1 / (1 + exp(-x)); d = h + y (1 - h)
-template <typename W> struct Silu {
-    __device__ static __forceinline__ void at(W x, W &y, W &d) {
-        W h = inverse(1 + exponential(-x));
-        y = x * h;
-        d = h + y * (1 - h);
-    }
-};
+template <typename W> __device__ __forceinline__ W sigmoid(W x) { return inverse(1 + exponential(-x)); }
 
 // y = x h, h = (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3); d = h + y (1 - h) 2 du/dx
 template <typename W> struct GeluTanh {

@@ -168,7 +168,7 @@ def check(
         ct = numpy.random.default_rng(3).standard_normal(expected.shape).astype(dtype)
         cotangents = host.attention_kernel.backward(ct.astype(float), kept, exact, options, wanted, True)
     moved, moved_ct = tuple(map(there.move, xs)), there.move(ct)
-    kernel = kernels.find("attention", moved)
+    kernel = kernels.find("attention.attention", moved)
     assert kernel is device.attention_kernel
     with there.without_crossings():
         y, kept = kernel.forward(moved, options, True)
@@ -293,8 +293,8 @@ def test_log_sums_of_rows_that_see_nothing(there: Device) -> None:
 
 def test_wider_operands_have_no_kernel(there: Device) -> None:
     x, wide = there.move(n((1, 3, 4))), there.move(n((1, 3, 257)))
-    assert kernels.find("attention", (x, x, x)) is device.attention_kernel
-    assert kernels.find("attention", (wide, wide, wide)) is kernels.find("attention", (x, x, wide)) is None
+    assert kernels.find("attention.attention", (x, x, x)) is device.attention_kernel
+    assert all(kernels.find("attention.attention", xs) is None for xs in ((wide, wide, wide), (x, x, wide)))
     numpy.testing.assert_allclose(
         there.values(ops.attention(wide, wide, wide)), ops.attention(*[there.values(wide)] * 3), rtol=1e-12
     )

@@ -87,7 +87,7 @@ def test_the_table_shows_what_has_changed(nvrtc: Any, tmp_path: Path, capsys: py
 
 
 SPILLED_BYTES = {
-    "gelu_tanh<double>": 16, "gelu_erf<double>": 64, "class_terms_backward<double>": 112,
+    "activate<double, GeluTanh>": 16, "activate<double, GeluErf>": 64, "class_terms_backward<double>": 112,
     "norm_backward_sums<BFloat16>": 12,
 }  # fmt: skip
 """Of registers that do not suffice, for each thread, by NVRTC 12.9; 0 for the others."""
