@@ -69,7 +69,7 @@ _TOLERANCES = {np.dtype(np.float16): 8e-3, np.dtype(np.float32): 1e-4, np.dtype(
 _OF_BFLOAT16 = 6e-2
 
 
-@cache
+@cache  # of the four dtypes of floating numbers; without it each digest takes 23 us more
 def _weights(dtype: np.dtype[Any]) -> Any:
     found = np.random.Generator(np.random.PCG64(1)).standard_normal(_LENGTH).astype(dtype)
     found.flags.writeable = False

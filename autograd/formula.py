@@ -238,7 +238,7 @@ def source(rule: Callable[..., Any] | None) -> str:
     return text + (f", where {'; '.join(inner)}" if inner else "")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # of files; without it each rule takes 5 ms, and the list of operations seconds
 def _lambdas(file: str) -> dict[int, list[ast.Lambda]]:
     """The lambdas of a file, by the line on which they begin."""
     found: dict[int, list[ast.Lambda]] = {}

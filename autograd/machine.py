@@ -70,9 +70,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-@cache
+@cache  # of paths; without it each checkpoint makes functions that ctypes keeps, 60 bytes a save
 def _library(path: str) -> Any:
-    """A shared library, of which each checkpoint would otherwise make functions that ctypes keeps: 60 bytes a save."""
     return ctypes.CDLL(path)
 
 

@@ -41,7 +41,7 @@ def library(use: str) -> Any:
     return cupy
 
 
-@cache
+@cache  # one entry; without it each question takes 30 us, and far more where CuPy is installed
 def why_not() -> str:
     """The reason why no GPU can be used, or an empty string.
 
@@ -341,7 +341,7 @@ def _watch(cupy: Any) -> Any:
     return Watch()
 
 
-@cache
+@cache  # of devices; without it each launch asks the driver
 def _most_shared_bytes(device: int) -> int:
     found = library("a GPU").cuda.runtime
     return int(found.deviceGetAttribute(found.cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
@@ -352,7 +352,7 @@ def _address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-@cache
+@cache  # one entry: the runtime owns what it has compiled
 def runtime() -> CudaRuntime:
     """The runtime of this process."""
     return CudaRuntime()

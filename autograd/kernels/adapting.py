@@ -48,7 +48,7 @@ def adapted(loop: Any) -> tuple[Any, int]:
     return _adapter(kinds, made.signature.return_type), address
 
 
-@cache
+@cache  # of the loops' types; without it Numba compiles an adapter again for each loop
 def _adapter(kinds: Any, result: Any) -> Any:
     """The adapter of loops with arguments of these types of Numba."""
 

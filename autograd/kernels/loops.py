@@ -223,7 +223,7 @@ def is_cached(function: Callable[..., Any]) -> bool:
     return False
 
 
-@cache
+@cache  # of folders: each is told once
 def _warn_of(folder: str) -> None:
     warnings.warn(
         f"other users can write into Numba's cache {folder!r}, so ringtape's loops are compiled again in each process, "

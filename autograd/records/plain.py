@@ -10,7 +10,6 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,6 @@ __all__ = ["packed", "unpacked"]
 
 _NUMBERS = "biufc"
 _AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
-
-
-@cache
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
 
 
 def packed(value: Any, kinds: Sequence[type] = ()) -> bytes:
@@ -60,7 +54,7 @@ def packed(value: Any, kinds: Sequence[type] = ()) -> bytes:
             return {"t": [plain(each) for each in x]}
         k = number.get(kind)
         if k is not None:
-            given = x if isinstance(x, tuple) else [getattr(x, name) for name in _fields(kind)]
+            given = x if isinstance(x, tuple) else [getattr(x, each.name) for each in fields(x)]
             return {"r": [k, *map(plain, given)]}
         if isinstance(x, dict):
             return {"d": [[plain(key), plain(each)] for key, each in x.items()]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from ..arrays.capture import current_capture
-from ..arrays.device import is_array, to_host
+from ..arrays.device import dtype_name, is_array, to_host
 from ..arrays.half import is_half
 from ..arrays.shape_only import Shaped
 from ..digests import blake2b, bytes_of_values
@@ -43,10 +42,10 @@ def summary(x: Any, values: bool = True) -> Summary | None:
         if isinstance(array, bool | int | float | complex):
             array = np.asarray(array)
         if type(array) is Shaped:
-            return Summary(array.shape, _name_of(array.dtype), is_absent=array.absent)
+            return Summary(array.shape, dtype_name(array.dtype), is_absent=array.absent)
         if not is_array(array):
             return None
-    shape, dtype = tuple(map(int, array.shape)), _name_of(array.dtype)
+    shape, dtype = tuple(map(int, array.shape)), dtype_name(array.dtype)
     if not values or array.dtype.hasobject or current_capture() is not None:  # a capture reads no values
         return Summary(shape, dtype)
     host = to_host(array)
@@ -57,11 +56,6 @@ def summary(x: Any, values: bool = True) -> Summary | None:
     if numbers.dtype.kind not in "fiub":
         return Summary(shape, dtype, not_finite=_not_finite(numbers), digest=digest)
     return Summary(shape, dtype, None, *_moments(numbers), digest)
-
-
-@cache
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return str(dtype)
 
 
 def _not_finite(numbers: Any) -> int:

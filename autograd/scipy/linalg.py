@@ -181,7 +181,7 @@ def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     return _banded(ab, b, options=(below, above))
 
 
-@cache
+@cache  # of SciPy's names: a function is wrapped once, and then is the same object
 def __getattr__(name: str) -> Any:
     found = getattr(_linalg, name)
     return primitive(found) if callable(found) and not isinstance(found, type) else found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +22,11 @@ NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
 
-@cache
 def wide(dtype: Any) -> Any:
     """The dtype in which a kernel computes elements of a dtype."""
     return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
 
 
-@cache
 def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = (), last: str = "") -> Program:
     """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
 
@@ -55,7 +52,6 @@ def _source(file: str) -> str:
     return (files(__package__) / "source" / file).read_text()
 
 
-@cache
 def type_name(dtype: Any) -> str:
     """The C++ type of a dtype's elements.
 
@@ -64,7 +60,7 @@ def type_name(dtype: Any) -> str:
     DtypeError
         The kernels do not support the dtype.
     """
-    found = _TYPES.get(dtype.name)
+    found = _TYPES.get(dtype_name(dtype))
     if found is None:
         raise DtypeError(f"a kernel for an array of dtype {dtype} was asked for; needed: one of {', '.join(_TYPES)}")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,13 +99,10 @@ def held_rows(x: Any, arrays: int = 1) -> Rows:
     A block holds so much of wide rows that two blocks share a multiprocessor: one reads while the other computes. The
     rest of a row is read again, from the second-level cache.
     """
-    return _held(*x.shape, x.itemsize, arrays, (shared_bytes(x) + STATIC_BYTES - RESERVED_BYTES) // 2 - STATIC_BYTES)
-
-
-@lru_cache(4096)
-def _held(n: int, width: int, itemsize: int, arrays: int, most_bytes: int) -> Rows:
-    packs = -(-width * itemsize // PACK_BYTES)
-    grid, block = plan(n, packs, PACKS_PER_THREAD, 512)  # two blocks of 1,024 would leave 32 registers for a thread
+    most_bytes = (shared_bytes(x) + STATIC_BYTES - RESERVED_BYTES) // 2 - STATIC_BYTES
+    packs = -(-x.shape[1] * x.itemsize // PACK_BYTES)
+    # two blocks of 1,024 would leave 32 registers for a thread
+    grid, block = plan(len(x), packs, PACKS_PER_THREAD, 512)
     room = most_bytes // (arrays * block[1] * PACK_BYTES)
     most = min(packs + 1, room)  # one more, because a row may begin and end in the midst of a pack
     return Rows(grid, block, np.int32(most), most * arrays * block[1] * PACK_BYTES)
