@@ -101,11 +101,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [row["name"], row["word"], " ".join(row["operands"]), " ".join(row["saves"]) or "-", *labels, cases]
 
 
-def _short(rule: str) -> str:
-    """Return a lambda as it is written, and a function by its name."""
-    return rule[4 : rule.index("(")] if rule.startswith("def ") else rule
-
-
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Return rows of `testing.listing` as text in columns."""
     lines = [list(_COLUMNS), *map(_cells, found)]
@@ -132,10 +127,12 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
-        rules = "; ".join(f"{name}: `{_short(text)}`" for name, text in row["adjoint"].items())
-        rules = row["without_derivative"] or rules
+        # lambdas as they are written, and functions by their names
+        rules = [f"{name}: `{text[4 : text.index('(')] if text.startswith('def ') else text}`"
+                 for name, text in row["adjoint"].items()]  # fmt: skip
+        adjoint = row["without_derivative"] or "; ".join(rules)
         cells = [row["name"], f"`{row['word']}`", " ".join(row["saves"]) or "-",
-                 *(_result_label(row, label) for label in _COLUMNS[4:9]), rules.replace("|", "\\|")]  # fmt: skip
+                 *(_result_label(row, label) for label in _COLUMNS[4:9]), adjoint.replace("|", "\\|")]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -627,10 +627,6 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _is_left_out(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)
-
-
 def caller() -> FrameType | None:
     """Return the innermost frame of this thread that is not in ringtape's own code."""
     return _user_frame(sys._getframe(1))
@@ -797,7 +793,7 @@ def site_of_thread(thread: int | None) -> str:
     has ended.
     """
     frames = frames_of_thread(thread)
-    while frames and _is_left_out(frames[0]):
+    while frames and (frames[0].f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frames[0])):
         del frames[0]
     frame = next(filter(_is_of_program, frames), frames[0] if frames else None)
     return "" if frame is None else short_site(frame.f_code.co_filename, frame.f_lineno)

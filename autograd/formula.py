@@ -85,7 +85,8 @@ def _formula(op: Any, operands: list[str], options: list[str]) -> str:
     """The right side of the formula, "" where the function is written in statements."""
     function = getattr(op, "composition", op.function)
     if function in _OPERATORS:
-        return _renamed(_OPERATORS[function], dict(zip("ab", operands, strict=False)))
+        names = {a: ast.Name(b) for a, b in zip("ab", operands, strict=False)}
+        return ast.unparse(_Inlined(None, names, 0).visit(parse(_OPERATORS[function], "eval").body))
     if isinstance(function, np.ufunc) or getattr(function, "__code__", None) is None:
         return f"{getattr(function, '__name__', op.name)}({', '.join(operands)})"
     return expression(function, [*operands, *options])
@@ -148,11 +149,6 @@ def expression(function: Callable[..., Any], names: list[str], depth: int = _DEP
         return ""
     renamed = dict(zip(parameters, (parse(name, "eval").body for name in names), strict=False))
     return ast.unparse(_Inlined(function, renamed, depth).visit(node))
-
-
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    tree = parse(text, "eval").body
-    return ast.unparse(_Inlined(None, {k: ast.Name(v) for k, v in names.items()}, 0).visit(tree))
 
 
 def _returned(function: Any) -> tuple[ast.expr, list[str]] | None:

@@ -140,7 +140,8 @@ class Cublas:
         kind = _DATA_TYPES[a.dtype.name]
         number: Any = ctypes.c_double if a.dtype.name == "float64" else ctypes.c_float
         compute = _COMPUTE_64F if a.dtype.name == "float64" else _COMPUTE_32F
-        if a.dtype.name == "float32" and self._uses_tf32():
+        set_in_cupy = self._cupy._core._routines_linalg
+        if a.dtype.name == "float32" and set_in_cupy.get_compute_type(a.dtype) == set_in_cupy.COMPUTE_TYPE_TF32:
             compute = _COMPUTE_TF32
         integer, long, address = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 
@@ -154,11 +155,6 @@ class Cublas:
             integer(_DEFAULT_ALGORITHM),
         ))  # fmt: skip
         return out
-
-    def _uses_tf32(self) -> bool:
-        """Whether CuPy computes products of float32 in TF32."""
-        linalg = self._cupy._core._routines_linalg
-        return bool(linalg.get_compute_type(np.dtype(np.float32)) == linalg.COMPUTE_TYPE_TF32)
 
     @staticmethod
     def _require(status: int) -> None:

@@ -347,7 +347,7 @@ class Extension:
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode."""
         (call,) = options_of(node)
-        given = {i: _at(carried, p, start) for i, p in enumerate(call.places)}
+        given = {i: carried[p - start] if p >= max(start, 0) else None for i, p in enumerate(call.places)}
         argnums = [k for k, span in enumerate(call.spans()) if any(given[i] is not None for i in range(*span))]
         tangents: list[Any] | None = None
         if argnums:
@@ -523,7 +523,3 @@ def _value(x: Any) -> Any:
 
 def _zeros(x: Any) -> Any:
     return _value(np.zeros_like(_value(x)))
-
-
-def _at(carried: list[Any], place: int, start: int) -> Any:
-    return carried[place - start] if place >= start and place >= 0 else None

@@ -21,10 +21,6 @@ from ..ops.contractions import matmul as _matmul
 __all__ = ["add", "divide", "matmul", "mod", "multiply", "negative", "power", "subtract"]
 
 
-def _is_default(key: str, x: Any) -> bool:
-    return x is True if key == "where" else x is None and key in ("out", "dtype", "order")
-
-
 def _cast(x: Any, dtype: Any) -> Any:
     """An operand as NumPy computes with it where a dtype is given. A number has none of its own."""
     if x.__class__ not in TENSORS:
@@ -58,7 +54,9 @@ class _OfOperator:
                 if len(args) > count + ("out" not in words):
                     ask(theirs, args, words)  # raises what NumPy raises
                 extra = dict(zip(("out",), args[count:], strict=False)) | words
-                extra = {key: x for key, x in extra.items() if not _is_default(key, x)}
+                if extra.get("where") is True:
+                    del extra["where"]
+                extra = {key: x for key, x in extra.items() if x is not None or key not in ("out", "dtype", "order")}
                 dtype = extra.pop("dtype", None)
                 if extra or len(args) < count:
                     raise refusal(name, extra)

@@ -223,16 +223,15 @@ def _stack_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
     return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
 
 
-def _index_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
-    return getitem(ct, (slice(None),) * axis + (i,))
-
-
 def sequence(arrays: Any) -> Any:
     """The arrays to join, as they are or as a list: any iterable is accepted, as HIPS autograd does."""
     return arrays if arrays.__class__ in SEQUENCES or hasattr(arrays, "shape") else list(arrays)
 
 
-_stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_index_of_operand,), dims=_stack_dims)
+_stack_op = op(
+    "stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]),
+    (lambda ct, y, xs, i, axis: getitem(ct, (slice(None),) * axis + (i,)),), dims=_stack_dims,
+)  # fmt: skip
 
 
 # -- torch's names -----------------------------------------------------------------------------------------------------

@@ -331,13 +331,9 @@ def _cholesky_adjoint(ct: Any, y: Any, x: Any) -> Any:
     return (g + H(g)) * 0.5
 
 
-def _cholesky_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return _batches(2)(shapes, options)[0]
-
-
 _cholesky_op = op(
     "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_adjoint, saves="y0",
-    dims=_cholesky_dims, operands="a",
+    dims=lambda shapes, options: _batches(2)(shapes, options)[0], operands="a",
 )  # fmt: skip
 
 

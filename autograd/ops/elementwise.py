@@ -123,12 +123,6 @@ tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y", cancels=T
 
 # -- magnitudes. At 0 they have a kink, and their derivative is taken as 0. This does not give the second derivative of
 #    a function such as abs(x)**2, which exists and is not 0. It is NaN ------------------------------------------------
-def _over(ct: Any, y: Any) -> Any:
-    return np.where(y == 0, ct * 0, ct / np.where(y == 0, 1, y))  # a NaN stays one
-
-
-def _over_adjoint_of_magnitude(ct: Any, v: Any, a: Any, y: Any) -> Any:
-    return ct * (unknown(a, y == 0) - v / where(y == 0, 1, y))
 
 
 unknown = op(
@@ -139,22 +133,20 @@ unknown = op(
 """Return NaN where a derivative is a multiple of `a` that is not known, and 0 elsewhere and of 0. It is linear: the sum
 of such multiples is known only if all are 0."""
 over = op(
-    "over", "a N", _over, (lambda ct, v, a, y: ct / where(y == 0, np.nan, y), _over_adjoint_of_magnitude), saves="y01",
-    dims=broadcast, operands="ct y",
+    "over", "a N", lambda ct, y: np.where(y == 0, ct * 0, ct / np.where(y == 0, 1, y)),  # a NaN stays one
+    (lambda ct, v, a, y: ct / where(y == 0, np.nan, y),
+     lambda ct, v, a, y: ct * (unknown(a, y == 0) - v / where(y == 0, 1, y))),
+    saves="y01", dims=broadcast, operands="ct y",
 )  # fmt: skip
 """Return ``ct / y`` for a magnitude y, and 0 where y is 0. There its own derivatives are NaN, but for ``ct = 0``."""
 
 
-def _sign_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    return over(ct - real(ct * y) * conj(y), absolute(x)) if x.dtype.kind == "c" else ct * (x * 0)
-
-
-def _sign_tangent(dx: Any, y: Any, x: Any) -> Any:
-    return over(dx - y * real(conj(y) * dx), absolute(x)) if x.dtype.kind == "c" else dx * (x * 0)
-
-
 _sign_op = op(
-    "sign", "N", np.sign, _sign_adjoint, saves="y0", dims=broadcast, operands="x", tangent=(_sign_tangent,)
+    "sign", "N", np.sign,
+    lambda ct, y, x: over(ct - real(ct * y) * conj(y), absolute(x)) if x.dtype.kind == "c" else ct * (x * 0),
+    saves="y0", dims=broadcast, operands="x", tangent=(
+        lambda dx, y, x: over(dx - y * real(conj(y) * dx), absolute(x)) if x.dtype.kind == "c" else dx * (x * 0),
+    ),
 )  # fmt: skip
 
 
@@ -166,14 +158,11 @@ def sign(x: Any) -> Any:
     return _sign_op(x) if x.__class__ in TENSORS else np.sign(x)
 
 
-def _signed_adjoint(ct: Any, y: Any, a: Any, x: Any, forward: bool) -> Any:
-    return ct * a * (where(x == 0, np.nan, x * 0) if forward else x * 0)
-
-
 _signed = op(
     "signed", "a N", lambda a, x, forward: a * np.sign(x),
-    (lambda ct, y, a, x, forward: ct * where(x == 0, np.nan, sign(x)), _signed_adjoint), saves="01", dims=broadcast,
-    operands="a x",
+    (lambda ct, y, a, x, forward: ct * where(x == 0, np.nan, sign(x)),
+     lambda ct, y, a, x, forward: ct * a * (where(x == 0, np.nan, x * 0) if forward else x * 0)),
+    saves="01", dims=broadcast, operands="a x",
 )  # fmt: skip
 """Return ``a * sign(x)``, where sweeps are recorded. At 0 the derivative with respect to `a` is NaN. That with respect
 to `x` is 0, so that sums of magnitudes have the second derivative 0; but NaN of tangents, which do not show whether the
@@ -243,10 +232,6 @@ def _cast(x: Any, dtype: Any, source: Any = None) -> Any:
     return rounded(x, dtype) if dtype.itemsize == 2 and is_half(dtype) else x.astype(dtype)
 
 
-def _astype_adjoint(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
-    return astype(ct, source)
-
-
 class _Cast(Primitive):
     """An operation whose adjoint changes the dtype of the cotangent, which is therefore not rounded to it."""
 
@@ -265,7 +250,7 @@ class _Cast(Primitive):
 
 
 _astype = _Cast(
-    "astype", "a", _cast, _astype_adjoint, dims=broadcast, operands="x",
+    "astype", "a", _cast, lambda ct, y, x, dtype, source: astype(ct, source), dims=broadcast, operands="x",
     tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
 )  # fmt: skip
 

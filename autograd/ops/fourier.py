@@ -51,18 +51,16 @@ def _weights(like: Any, axis: int, n: int, middle: float) -> Any:
     return made
 
 
-def _rfft_adjoint(ct: Any, y: Any, x: Any, axis: int, n: int, norm: Any) -> Any:
-    return _irfft_op(conj(ct) * _weights(ct, axis, n, 0.5), options=(axis, n, _ADJOINT_NORM[norm]))
-
-
 def _irfft_adjoint(ct: Any, y: Any, x: Any, axis: int, n: int, norm: Any) -> Any:
     g = conj(_rfft_op(ct, options=(axis, n, _ADJOINT_NORM[norm])))
     return g * _weights(g, axis, n, 2.0)
 
 
 _rfft_op: Primitive = op(
-    "rfft", "a", lambda x, axis, n, norm: np.fft.rfft(x, None, axis, norm), _rfft_adjoint, dims=mixed_axis_dims,
-    operands="a",
+    "rfft", "a", lambda x, axis, n, norm: np.fft.rfft(x, None, axis, norm),
+    lambda ct, y, x, axis, n, norm: _irfft_op(
+        conj(ct) * _weights(ct, axis, n, 0.5), options=(axis, n, _ADJOINT_NORM[norm])),
+    dims=mixed_axis_dims, operands="a",
 )  # fmt: skip
 _irfft_op: Primitive = op(
     "irfft", "a", lambda x, axis, n, norm: np.fft.irfft(x, n, axis, norm), _irfft_adjoint, dims=mixed_axis_dims,

@@ -79,11 +79,6 @@ def _own(s: Any) -> Any:
     return made_like(partial(np.eye, raw(s).shape[-1], dtype=bool), s)
 
 
-def _products_of_others(s: Any) -> Any:
-    """The products of all values but i, [..., n]."""
-    return prod(where(_own(s), 1, expand_dims(s, -2)), -1)
-
-
 def _products_of_all_but_two(s: Any) -> Any:
     """The products of all values but i and j, [..., n, n], with zeros where they are the same."""
     own = _own(s)
@@ -96,8 +91,8 @@ def _cofactors_of(x: Any) -> Any:
     if type(x) is Shaped:
         return x
     u, s, vh, phase = _factors(x)
-    others = expand_dims(phase, (-2, -1)) * (u * expand_dims(_products_of_others(s), -2) @ vh)
-    return others.astype(x.dtype)
+    others = prod(where(_own(s), 1, expand_dims(s, -2)), -1)  # the product of all values but i, [..., n]
+    return (expand_dims(phase, (-2, -1)) * (u * expand_dims(others, -2) @ vh)).astype(x.dtype)
 
 
 def _cofactors_slope(ct: Any, y: Any, x: Any) -> Any:
@@ -192,14 +187,11 @@ def _squares(x: Any) -> Any:
     return np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
 
 
-def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
-    return over(sum(real(dx * conj(x)), axes, keepdims=keepdims), y)
-
-
 _norm_op = op(
     "norm", "N", _norm,
     lambda ct, y, x, axes, keepdims, shape: broadcast_back(over(ct, y), axes, shape) * conj(x),
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
+    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x",
+    tangent=(lambda dx, y, x, axes, keepdims, shape: over(sum(real(dx * conj(x)), axes, keepdims=keepdims), y),),
 )  # fmt: skip
 
 

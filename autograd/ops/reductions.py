@@ -106,10 +106,6 @@ _sum_op = op(
 )  # fmt: skip
 
 
-def _mean_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
-    return broadcast_back(ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape)
-
-
 def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
     """The mean over axes of which at least one is sharded: this rank's sum divided by the global count, Partial."""
     layout, shape = x.layout, x.array.shape
@@ -135,7 +131,9 @@ def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
 
 
 _mean_op = op(
-    "mean", "a", in_float32(lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims)), _mean_adjoint,
+    "mean", "a", in_float32(lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims)),
+    lambda ct, y, x, axes, keepdims, shape: broadcast_back(
+        ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape),
     dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 

@@ -353,8 +353,9 @@ class Recorder:
         record, recording = entry.record, state.recording
         assert record is not None
         results = _leaves(y)
+        open_tape = 0 if recording is None else self._facts(recording).number
         for inner in self.found.records[record.id + 1 :]:
-            if inner.cause == record.id and inner.place is not None and inner.tape == self._number():
+            if inner.cause == record.id and inner.place is not None and inner.tape == open_tape:
                 inner.cause = record.cause  # it is on the tape in the place of this one, as those of `instead`
         if getattr(op, "enters", False):
             self._end_entry(record, xs, results)
@@ -381,7 +382,8 @@ class Recorder:
                 continue
             entered = self.found.records[of]
             entered.operand_layouts = (self._layout_of(x),)
-            if x.layout is not None and y.layout is not None and _are_gathered(x.layout, y.layout):
+            parts = [axis for axis, label in (x.layout or {}).items() if type(label) is Shard]
+            if y.layout is not None and any(type(y.layout[axis]) is not Shard for axis in parts):
                 entered.value = None  # it was that of this rank's part
             self._set_layout(entered, y.layout)
             self._register(entered, y)
@@ -541,10 +543,6 @@ class Recorder:
     def _ids(facts: TapeFacts, parents: Sequence[int]) -> tuple[int, ...]:
         return tuple([facts.ids.get(parent, -1) for parent in parents if parent >= 0])
 
-    def _number(self) -> int:
-        """The number of the open tape; 0 without one."""
-        return 0 if state.recording is None else self._facts(state.recording).number
-
     def _held(self) -> int:
         """The bytes that the open tape keeps."""
         recording = state.recording
@@ -645,7 +643,8 @@ class Recorder:
             return
         if layout.grid is not self._grid:
             self._grid = layout.grid
-            self._note_grid(layout.grid)
+            self.found.mesh = tuple(zip(layout.grid.names, map(int, layout.grid.sizes), strict=True))
+            self.found.coordinates = tuple(map(int, layout.grid.place))
         record.layout, self._duals[record.id] = self._texts_of(layout)
 
     def _texts_of(self, layout: Layout) -> tuple[str, str]:
@@ -660,10 +659,6 @@ class Recorder:
             return "" if x.layout is None else self._texts_of(x.layout)[0]
         of = self._known(x)
         return "" if of < 0 else self.found.records[of].layout
-
-    def _note_grid(self, grid: Grid) -> None:
-        self.found.mesh = tuple(zip(grid.names, map(int, grid.sizes), strict=True))
-        self.found.coordinates = tuple(map(int, grid.place))
 
     # -- places in the program -----------------------------------------------------------------------------------------
     def _where(self) -> _Place:
@@ -707,8 +702,3 @@ def _modules(frame: FrameType | None) -> list[Module]:
                 found.append(module)
         frame = frame.f_back
     return found[::-1]
-
-
-def _are_gathered(before: Layout, after: Layout) -> bool:
-    """Whether parts become a whole between two layouts."""
-    return any(type(label) is Shard and type(after[axis]) is not Shard for axis, label in before.items())

@@ -105,7 +105,8 @@ def _row_of_node(place: int, nodes: dict[int, Any], value: Any, record: Any) -> 
 
 
 def _row_of_record(place: int, record: Any, facts: Any) -> _Row:
-    operands = [_operand_of_record(facts.records[i]) if i >= 0 else "-" for i in record.operands]
+    places = [facts.records[i].place if i >= 0 else None for i in record.operands]
+    operands = ["-" if operand is None else f"%{operand}" for operand in places]
     row = _Row(place, record.name, operands, None, shown_value(record.value), _line(record))
     row.layout = record.layout
     return row
@@ -113,10 +114,6 @@ def _row_of_record(place: int, record: Any, facts: Any) -> _Row:
 
 def _line(record: Any) -> str:
     return short_site(record.file, record.line) if record is not None and record.file else ""
-
-
-def _operand_of_record(record: Any) -> str:
-    return "-" if record.place is None else f"%{record.place}"
 
 
 def _kept_values(nodes: dict[int, Any]) -> dict[int, Any]:

@@ -39,17 +39,13 @@ def _real_like(g: Any, x: Any) -> Any:
 
 
 # -- Sylvester equations, square roots -------------------------------------------------------------------------------
-def _sylvester_adjoint_of_a(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
-    return -(_sylvester(_t(a), _t(b), ct) @ _t(y))
-
-
-def _sylvester_adjoint_of_b(ct: Any, y: Any, a: Any, b: Any, q: Any) -> Any:
-    return -(_t(y) @ _sylvester(_t(a), _t(b), ct))
 
 
 _sylvester: Primitive = op(
     "solve_sylvester", "N N c", as_ufunc(_linalg.solve_sylvester, lambda a, b, q: q.shape),
-    (_sylvester_adjoint_of_a, _sylvester_adjoint_of_b, lambda ct, y, a, b, q: _sylvester(_t(a), _t(b), ct)),
+    (lambda ct, y, a, b, q: -(_sylvester(_t(a), _t(b), ct) @ _t(y)),
+     lambda ct, y, a, b, q: -(_t(y) @ _sylvester(_t(a), _t(b), ct)),
+     lambda ct, y, a, b, q: _sylvester(_t(a), _t(b), ct)),
     saves="y01", operands="a b q",
     tangent=(lambda da, y, a, b, q: _sylvester(a, b, -(da @ y)), lambda db, y, a, b, q: _sylvester(a, b, -(y @ db)),
              lambda dq, y, a, b, q: _sylvester(a, b, dq)),
@@ -88,6 +84,8 @@ def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
 
 
 # -- triangular and banded systems -----------------------------------------------------------------------------------
+
+
 def _solve_triangular(a: Any, b: Any, transposed: bool, lower: bool, unit: bool) -> Any:
     return _linalg.solve_triangular(a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False)
 

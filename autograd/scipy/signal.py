@@ -38,28 +38,19 @@ def _correlate_windows(p: Any, q: Any) -> Any:
     return np.moveaxis(y, -1, 1)
 
 
-def _correlation_shape(p: Any, q: Any) -> Shape:
-    return p.shape[0], q.shape[0], *(m - n + 1 for m, n in zip(p.shape[2:], q.shape[2:], strict=True))
-
-
 def _correlate_adjoint_of_p(ct: Any, y: Any, p: Any, q: Any) -> Any:
     sizes = tuple(int(n) for n in q.shape[2:])
     around = _pad(ct, options=(tuple((n - 1, n - 1) for n in sizes),))
     return _correlate(around, _flip(swapaxes(q, 0, 1)))
 
 
-def _correlate_adjoint_of_q(ct: Any, y: Any, p: Any, q: Any) -> Any:
-    return swapaxes(_correlate(swapaxes(p, 0, 1), swapaxes(ct, 0, 1)), 0, 1)
-
-
 _correlate: Primitive = op(
-    "correlate", "a b", as_ufunc(_correlate_windows, _correlation_shape),
-    (_correlate_adjoint_of_p, _correlate_adjoint_of_q), saves=("1", "0"), operands="p q",
+    "correlate", "a b",
+    as_ufunc(_correlate_windows, lambda p, q: (
+        p.shape[0], q.shape[0], *(m - n + 1 for m, n in zip(p.shape[2:], q.shape[2:], strict=True)))),
+    (_correlate_adjoint_of_p, lambda ct, y, p, q: swapaxes(_correlate(swapaxes(p, 0, 1), swapaxes(ct, 0, 1)), 0, 1)),
+    saves=("1", "0"), operands="p q",
 )  # fmt: skip
-
-
-def _pad_with_zeros(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
-    return np.pad(x, [(0, 0), (0, 0), *widths])
 
 
 def _unpad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
@@ -68,7 +59,8 @@ def _unpad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
 
 
 _pad: Primitive = op(
-    "zeros_around", "a", _pad_with_zeros, lambda ct, y, x, widths: _unpad(ct, widths), operands="x"
+    "zeros_around", "a", lambda x, widths: np.pad(x, [(0, 0), (0, 0), *widths]),
+    lambda ct, y, x, widths: _unpad(ct, widths), operands="x"
 )
 
 

@@ -180,8 +180,9 @@ class detect_anomaly:
             now = _checksums(node)
             for at, checksum in saved.items():
                 if now.get(at, checksum) != checksum:
+                    of = "the result" if at == "y" else f"operand {_name(op_of(node), at)}"
                     raise SavedArrayError(
-                        f"{_saved_name(op_of(node), at)} of {op_of(node).name}, {_saved_array(node, at)}, was written "
+                        f"{of} of {op_of(node).name}, {_saved_array(node, at)}, was written "
                         "to after the tape had saved it, through a view made before that. Needed: an array that "
                         "nothing writes to until backward has used it. Fix: write to a copy, or after "
                         "tape.backward(...)"
@@ -258,10 +259,6 @@ def _checksums(node: Any) -> dict[Any, int]:
 
 def _name(op: Any, i: int) -> str:
     return op.operand_name(i) if hasattr(op, "operand_name") else f"operand {i}"
-
-
-def _saved_name(op: Any, at: Any) -> str:
-    return "the result" if at == "y" else f"operand {_name(op, at)}"
 
 
 def _saved_array(node: Any, at: Any) -> str:

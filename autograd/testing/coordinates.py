@@ -111,11 +111,8 @@ class Coordinates:
         if len(self._groups) == 1:
             return f" {self._layout}"
         rows = "first index" if len(set(self._shapes)) == 1 else "flattened, in order of"
-        return f" {self._layout} ({rows}: the ranks along {', '.join(map(repr, self._axes()))})"
-
-    def _axes(self) -> list[str]:
-        assert self._layout is not None
-        return [name for name, label in self._layout.items() if label is not R and label not in _COPIED]
+        axes = [repr(name) for name, label in self._layout.items() if label is not R and label not in _COPIED]
+        return f" {self._layout} ({rows}: the ranks along {', '.join(axes)})"
 
     def spread(self, whole: np.ndarray) -> Any:
         """Return this rank's part of the value with these coordinates: a Tensor, or without a mesh the array."""

@@ -100,14 +100,12 @@ def _parameters(parameters: list[inspect.Parameter], tensor: inspect.Parameter |
         stars = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         if p.kind is p.KEYWORD_ONLY and not {p.KEYWORD_ONLY, p.VAR_POSITIONAL} & {*kinds[:i]}:
             found.append("*")
-        found.append(f"{stars}{p.name}: {annotation}" + ("" if p.default is p.empty else f" = {_default(p.default)}"))
+        is_plain = p.default is None or isinstance(p.default, bool | int | float | str)
+        default = "" if p.default is p.empty else f" = {p.default!r}" if is_plain else " = ..."
+        found.append(f"{stars}{p.name}: {annotation}{default}")
         if p.kind is p.POSITIONAL_ONLY and p.POSITIONAL_ONLY not in kinds[i + 1 :]:
             found.append("/")
     return ", ".join(found)
-
-
-def _default(value: Any) -> str:
-    return repr(value) if value is None or isinstance(value, bool | int | float | str) else "..."
 
 
 def own_functions(module: ModuleType) -> dict[str, Any]:

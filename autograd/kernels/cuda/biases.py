@@ -8,7 +8,6 @@ one that separate operations compute.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,13 +45,6 @@ def _block(width: int, itemsize: int) -> tuple[int, tuple[int, int]]:
     return -(-packs // threads), (threads, BLOCK_THREADS // threads)
 
 
-def _groups(n: int, columns: int, rows: int) -> int:
-    """The groups of `n` rows that blocks of so many rows of threads add up, `columns` beside each other."""
-    if n <= rows * FEW:
-        return 1
-    return min(-(-n // (rows * AT_ONCE)), max(1, BLOCKS // columns))
-
-
 def activated(x: Any, bias: Any, y: Any, activation: str) -> None:
     """Write ``f(x + bias)`` to `y`, which may be `x`; both are contiguous matrices."""
     n, width = x.shape
@@ -74,7 +66,8 @@ def activated_backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> A
         sums.fill(0)
         return sums
     columns, block = _block(width, ct.itemsize)
-    groups = _groups(n, columns, block[1])
+    many = min(-(-n // (block[1] * AT_ONCE)), max(1, BLOCKS // columns))
+    groups = 1 if n <= block[1] * FEW else many  # of rows that are added up, `columns` beside each other
     parts = None if groups == 1 else np.empty_like(ct, wide(ct.dtype), shape=(groups, 1, width))
 
     def make() -> Launch:
@@ -87,16 +80,10 @@ def activated_backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> A
     return sums
 
 
-def _fits(x: Any, bias: Any) -> bool:
-    return bool(
-        x.ndim > 1 and bias.ndim == 1 and x.shape[-1] == bias.shape[0] and x.dtype == bias.dtype and has_type(x.dtype)
-        and x.flags.c_contiguous
-    )
-
-
 def add_bias(x: Any, bias: Any) -> Any:
     """``x + bias`` of the last dimension, in the place of `x`, which nothing else uses; None where no kernel fits."""
-    if not _fits(x, bias):
+    is_fit = x.ndim > 1 and bias.ndim == 1 and x.shape[-1] == bias.shape[0] and x.dtype == bias.dtype
+    if not is_fit or not has_type(x.dtype) or not x.flags.c_contiguous:
         return None
     rows = matrix(x)
     activated(rows, contiguous(bias), rows, "Plain")
@@ -140,14 +127,10 @@ def _kernel(activation: str) -> Kernel:
         g = kept if last and not keeps_result else np.empty_like(kept)
         sums = activated_backward(matrix(ct), kept, None if keeps_result else contiguous(b), g, activation)
         dx = product(g, w.T).reshape(x.shape) if wanted[0] else None
-        dw = product(_rows(x).T, g) if wanted[1] else None
+        dw = product(x.reshape(len(g), x.shape[-1]).T, g) if wanted[1] else None
         return dx, dw, sums if wanted[2] else None
 
     return Kernel(forward, backward, _takes)
-
-
-def _rows(x: Any) -> Any:
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 linear_relu_kernel = _kernel("Relu")

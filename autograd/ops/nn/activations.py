@@ -29,10 +29,6 @@ sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", 
 _ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # NumPy converts a Python 0 at every call
 
 
-def _relu(x: Any) -> Any:
-    return np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0)
-
-
 def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     if type(y) is np.ndarray:  # for a traced array the loop is made of what follows, with the same bits
         compiled = loop("relu_backward", y.dtype)
@@ -44,7 +40,10 @@ def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
 
 
-relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x", degree=1)
+relu = op(
+    "relu", "N", lambda x: np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0), _relu_adjoint,
+    saves="y", dims=broadcast, operands="x", degree=1,
+)  # fmt: skip
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0", sensitive=True)
 
 # -- with a kernel: its forward pass also computes the derivative, with which it shares most work ----------------------

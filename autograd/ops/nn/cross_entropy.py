@@ -142,10 +142,6 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     return losses, (exps, sums, indices)
 
 
-def _cross_entropy(logits: Any, labels: Any) -> Any:
-    return _cross_entropy_keeping(logits, labels)[0]
-
-
 def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     """``ct * (softmax(x) - one_hot(labels))``, row by row."""
     if kept is None:
@@ -189,7 +185,8 @@ def _refuse_parts_of_classes(logits: Tensor) -> None:
 
 
 cross_entropy_op = op(
-    "cross_entropy", "N S", _cross_entropy, (_cross_entropy_adjoint, None), saves="01", dims=_cross_entropy_dims,
+    "cross_entropy", "N S", lambda logits, labels: _cross_entropy_keeping(logits, labels)[0],
+    (_cross_entropy_adjoint, None), saves="01", dims=_cross_entropy_dims,
     operands="logits labels", promotes=False, keeping=_cross_entropy_keeping, sensitive=True,
 )  # fmt: skip
 
@@ -216,11 +213,6 @@ cross_entropy_sum = op(
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
 
 
-def _not_ignored(labels: Any, ignored: int | None, like: Any) -> Any:
-    """A mask [n, 1] of the rows that are not ignored; None where none is."""
-    return None if ignored is None else reshape(not_equal(labels, ignored), (like.shape[0], 1))
-
-
 def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
     classes = logits.shape[1]
     hot = one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1)
@@ -234,7 +226,8 @@ def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | 
     g = reshape(ct, (*ct.shape, 1)) * slope
     if ignored is None:
         return g
-    return where(_not_ignored(labels, ignored, ct), g, zero_like(g))  # also where the cotangent is infinite
+    is_read = reshape(not_equal(labels, ignored), (ct.shape[0], 1))
+    return where(is_read, g, zero_like(g))  # also where the cotangent is infinite
 
 
 smoothed_cross_entropy_op = Fused(
@@ -381,10 +374,6 @@ def _check_indices(indices: Any, ignored: int | None, classes: int) -> None:
         raise
 
 
-def _count_of(labels: Any, ignored: int | None) -> Any:
-    return np.count_nonzero(labels != ignored)
-
-
 def _count_in(labels: Any, ignored: int | None, dtype: Any) -> Any:
     return np.sum(labels != ignored, dtype=np.int64, keepdims=True).astype(dtype).reshape(())
 
@@ -443,7 +432,7 @@ def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtyp
         raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
     if state.recorder is not None:
         return total(losses) / constant_like(recorded(_count_in, raw(labels), ignored, dtype), losses)
-    count = _count_of(raw(labels), ignored)
+    count: Any = np.count_nonzero(raw(labels) != ignored)
     if isinstance(count, int | np.integer):
         return total(losses) / SizeFloat(count, counts="own")
     return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays

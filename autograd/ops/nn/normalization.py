@@ -128,12 +128,8 @@ def _rms_adjoint(g: Any, x: Any, eps: float) -> Any:
     return (g - normed * mean(g * normed, -1, keepdims=True)) * scale
 
 
-def _rms(x: Any, w: Any, eps: float) -> Any:
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * w
-
-
 rms_norm_op = Fused(
-    "rms_norm", "N b", _rms,
+    "rms_norm", "N b", lambda x, w, eps: x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * w,
     (
         lambda ct, y, x, w, eps: _rms_adjoint(ct * w, x, eps),
         lambda ct, y, x, w, eps: _sum_over_rows(ct * (x * _rms_scale(x, eps))),

@@ -16,15 +16,9 @@ from .fused import Fused
 Shape = tuple[int, ...]
 
 
-def _pairs(x: Any, interleaved: bool) -> tuple[Any, Any]:
-    if interleaved:
-        return x[..., 0::2], x[..., 1::2]
-    half = x.shape[-1] // 2
-    return x[..., :half], x[..., half:]
-
-
 def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    a, b = _pairs(x, interleaved)
+    half = x.shape[-1] // 2
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
     first, second = a * cos - b * sin, a * sin + b * cos
     if not interleaved:
         return np.concatenate([first, second], axis=-1)

@@ -57,12 +57,8 @@ _softmax_op = Fused(
 )  # fmt: skip
 
 
-def _log_softmax(x: Any, axis: int) -> Any:
-    return x - np.expand_dims(_logsumexp(x, axis), axis)
-
-
 _log_softmax_op = Fused(
-    "log_softmax", "N", _log_softmax,
+    "log_softmax", "N", lambda x, axis: x - np.expand_dims(_logsumexp(x, axis), axis),
     (lambda ct, y, x, axis: ct - _softmax_op(x, options=(axis,)) * ct.sum(axis=axis, keepdims=True),),
     saves="0", dims=mixed_axis_dims, operands="x", kernel="softmax",
     tangent=(lambda dx, y, x, axis: dx - (_softmax_op(x, options=(axis,)) * dx).sum(axis=axis, keepdims=True),),

@@ -21,10 +21,6 @@ def _column(alpha: Any, x: Any) -> Any:
     return reshape(alpha, (*(int(n) for n in alpha.shape), *(1,) * (len(x.shape) - 1)))
 
 
-def _adjoint_of_x(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
-    return ct * (_column(alpha, x) - 1) / x
-
-
 def _adjoint_of_alpha(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
     g = ct * (_column(psi(sum(alpha)) - psi(alpha), x) + log(x))
     return g if len(x.shape) == 1 else sum(g, axis=tuple(range(1, len(x.shape))))
@@ -32,7 +28,7 @@ def _adjoint_of_alpha(ct: Any, y: Any, x: Any, alpha: Any) -> Any:
 
 _logpdf = op(
     "dirichlet.logpdf", "N N", as_ufunc(_theirs.logpdf, lambda x, alpha: x.shape[1:]),
-    (_adjoint_of_x, _adjoint_of_alpha), saves="01", operands="x alpha",
+    (lambda ct, y, x, alpha: ct * (_column(alpha, x) - 1) / x, _adjoint_of_alpha), saves="01", operands="x alpha",
 )  # fmt: skip
 
 
