@@ -104,7 +104,8 @@ def _sigmoid(x: Any) -> Any:
 
 def _by_formula(name: str) -> Kernel:
     functions = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
-    value, value_and_derivative = (formula_function(name, "x", returned, functions) for returned in ("y", "y, d"))
+    value = formula_function(name, f"{name}(x)", "y", functions)
+    value_and_derivative = formula_function(name, f"{name}_and_derivative(x)", "y, d", functions)
 
     def run(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
         if d is None:

@@ -19,27 +19,27 @@ FORMULAS = {
 
 
 def formula_function(
-    name: str, parameters: str, returned: str, functions: Mapping[str, Callable[[Any], Any]]
+    formula: str, head: str, returned: str, functions: Mapping[str, Callable[[Any], Any]]
 ) -> Callable[..., Any]:
-    """The Python function ``name(parameters)`` that evaluates a formula and returns an expression of its names.
+    """The Python function of a head such as "silu(x)": it evaluates a formula, and returns an expression of its names.
 
     The functions that the formula calls decide whether it is one of arrays or of Tensors.
 
     Examples
     --------
     >>> import numpy
-    >>> formula_function("silu", "x", "y", {"sigmoid": lambda x: 1 / (1 + numpy.exp(-x))})(0.0)
+    >>> formula_function("silu", "silu(x)", "y", {"sigmoid": lambda x: 1 / (1 + numpy.exp(-x))})(0.0)
     0.0
     """
-    statements, last = FORMULAS[name].split("; "), "d = " if re.search(r"\bd\b", returned) else "y = "
+    statements, last = FORMULAS[formula].split("; "), "d = " if re.search(r"\bd\b", returned) else "y = "
     end = next(i for i, statement in enumerate(statements) if statement.startswith(last))
-    file = f"<{returned} of {name}>"
+    file = f"<formula of {head}>"
     body = "".join(f"    {line}\n" for line in (*statements[: end + 1], f"return {returned}"))
-    text = f"def {name}({parameters}):\n{body}"
+    text = f"def {head}:\n{body}"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # for tracebacks, help and debuggers
     namespace: dict[str, Any] = dict(functions)
     exec(compile(text, file, "exec"), namespace)
-    found: Callable[..., Any] = namespace[name]
+    found: Callable[..., Any] = namespace[head.partition("(")[0]]
     return found
 
 

@@ -115,9 +115,10 @@ def _by_formula(name: str, **words: Any) -> Fused:
     """Declare the activation of a formula, which also gives its kernels: see `kernels.formulas`."""
     arrays = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
     tensors = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh}
+    value = formula_function(name, f"{name}(x)", "y", arrays)
+    adjoint = formula_function(name, f"{name}_adjoint(ct, y, x)", "ct * d", tensors)
     return Fused(
-        name, "N", formula_function(name, "x", "y", arrays), (formula_function(name, "ct, y, x", "ct * d", tensors),),
-        saves="0", dims=broadcast, operands="x", kernel="activations", **words,
+        name, "N", value, (adjoint,), saves="0", dims=broadcast, operands="x", kernel="activations", **words
     )  # fmt: skip
 
 
