@@ -119,7 +119,7 @@ class _Terms:
         if self.varying and self.copies:
             if is_unequal and self.use.op.name == "subtract" and self.copies[0].is_fault:
                 return None, not self.varying[0].is_fault, False  # a baseline
-            if self.use.out is V and self.use.op.name in ("add", "subtract"):
+            if self.use.out is V and self.use.op.number == "shifts":
                 return self._with_copies(powers)
         if is_unequal and self.use.out is V and self._are_certain():
             return None, True, False
@@ -132,7 +132,7 @@ class _Terms:
     def _are_certain(self) -> bool:
         """Whether the terms are means over rows, parts of such means, and terms that were divided by the number of
         ranks, to which the sum over the ranks adds one."""
-        is_sum = self.use.op.name in ("add", "subtract") and len(self.varying) == len(self.on_tape)
+        is_sum = self.use.op.number == "shifts" and len(self.varying) == len(self.on_tape)
         return is_sum and all(
             each.powers == _PER_RANK or (each.powers and (each.averaged or each.parts) and each.counts)
             for each in self.varying
@@ -212,7 +212,7 @@ def _is_of_each(use: Use, given: Sequence[Power]) -> bool:
 
 def _is_shifted(use: Use, is_shifted: bool, given: Sequence[Power]) -> bool:
     """Whether a plain number is a term of a result, of operands of which one has such a term or none."""
-    if not is_shifted and len(given) == 1 and use.op.name in ("add", "subtract"):
+    if not is_shifted and len(given) == 1 and use.op.number == "shifts":
         off = next((i for i, each in enumerate(use.inputs) if each is None), 0)
         is_shifted = use.shapes[off] == () and use.labels[off] in _CONSTANT
     return is_shifted and "N" not in use.letters
@@ -258,7 +258,7 @@ def _added(use: Use, given: Sequence[Power]) -> int:
     """The number of rows and of other values that were added: of ``+`` if they are scalars, as losses are."""
     if use.out is not V or use.op.name not in (*_OF_TERMS, "sum"):
         return 1
-    if use.op.name not in ("add", "subtract") or any(use.shapes):
+    if use.op.number != "shifts" or any(use.shapes):
         return max([each.added for each in given], default=1)
     return sum(each.added for each in given)
 
@@ -266,7 +266,7 @@ def _added(use: Use, given: Sequence[Power]) -> int:
 def _summands(use: Use, given: Sequence[Power]) -> int:
     """The number of scalars that were added by ``+``, whatever they are sums of."""
     known = [each.summands for each in given] or [1]
-    is_sum = use.out is V and use.op.name in ("add", "subtract") and not any(use.shapes)
+    is_sum = use.out is V and use.op.number == "shifts" and not any(use.shapes)
     return sum(known) if is_sum else max(known)
 
 
@@ -309,7 +309,7 @@ def _terms(use: Use, given: Sequence[Power]) -> tuple[tuple[int, float], ...]:
     """The counts and weights of the terms of a Varying value; see `Power`."""
     if use.out is not V:
         return _ONE_TERM
-    if use.op.name in ("add", "subtract"):
+    if use.op.number == "shifts":
         return tuple(term for each in given for term in each.terms)[:_MOST_TERMS]
     return given[0].terms if use.op.name in _UNWEIGHTED and given else _ONE_TERM
 

@@ -350,7 +350,7 @@ class Walk:
         number = self.number(at)
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
-        plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
+        plain = _plain_scalars(arrays_of(node)) if op.number == "scales" else ()
         decided = self._decided.get(at)
         is_here = decided is not None and all(
             decided.get(axis) in _COUNT_NO_OTHERS
