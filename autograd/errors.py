@@ -529,7 +529,6 @@ _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("auto
 _OWN_MODULES = ("autograd.", "collectives.", "parallel.")
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__, "<frozen ", threading.__file__)
 _CALLED = ("numpy", "scipy", "numba", "matplotlib", "PIL", "mpi4py", "tqdm")
-_user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
 
 def is_own_file(file: str) -> bool:
@@ -663,11 +662,7 @@ def find_callers(most: int = 8) -> str:
 
 def _is_of_program(frame: FrameType) -> bool:
     """Whether a frame is in a file of the user's program, not in ringtape or another library."""
-    file = frame.f_code.co_filename
-    known = _user_files.get(file)
-    if known is None:
-        known = _user_files[file] = is_file_of_program(file)
-    return known
+    return is_file_of_program(frame.f_code.co_filename)
 
 
 def is_file_of_program(file: str) -> bool:
@@ -739,13 +734,10 @@ def site_of_traceback(trace: TracebackType | None) -> str:
 _frames_lock = threading.RLock()  # a signal's handler may raise an error, too
 
 
-def _renew_frames_lock() -> None:
-    global _frames_lock
-    _frames_lock = threading.RLock()  # another thread may have held it when this process was forked
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_frames_lock)
+if hasattr(os, "register_at_fork"):  # no other thread may hold it when this process is forked
+    os.register_at_fork(
+        before=_frames_lock.acquire, after_in_parent=_frames_lock.release, after_in_child=_frames_lock.release
+    )
 
 
 def uncollected(function: Callable[[], Result]) -> Result:
