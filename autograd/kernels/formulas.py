@@ -33,11 +33,10 @@ def formula_function(
     """
     statements, last = FORMULAS[formula].split("; "), "d = " if re.search(r"\bd\b", returned) else "y = "
     end = next(i for i, statement in enumerate(statements) if statement.startswith(last))
-    file = f"<formula of {head}>"
-    body = "".join(f"    {line}\n" for line in (*statements[: end + 1], f"return {returned}"))
-    text = f"def {head}:\n{body}"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)  # for tracebacks, help and debuggers
-    namespace: dict[str, Any] = dict(functions)
+    lines = [f"def {head}:\n", *(f"    {line}\n" for line in (*statements[: end + 1], f"return {returned}"))]
+    file, text = f"{__file__}: {head}", "".join(lines)
+    linecache.cache[file] = (len(text), None, lines, file)  # for tracebacks, help and debuggers
+    namespace: dict[str, Any] = {"__name__": __name__, **functions}
     exec(compile(text, file, "exec"), namespace)
     found: Callable[..., Any] = namespace[head.partition("(")[0]]
     return found

@@ -9,6 +9,8 @@ import pytest
 
 from autograd import kernels
 from autograd.engine.primitive import registry
+from autograd.errors import is_own_file
+from autograd.formula import source
 from autograd.kernels import activations as on_host
 from autograd.kernels import formulas
 from autograd.kernels.cuda import activations as on_gpu
@@ -37,6 +39,7 @@ def is_right(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
 def test_the_operation(is_right: bool) -> None:
     f = activations._by_formula("planted")
     del registry["planted"]
+    assert is_own_file(f.adjoint[0].__code__.co_filename) and "t = tanh(" in source(f.adjoint[0])
     assert numpy.allclose(f(X), value(X), rtol=1e-14) == is_right
     if is_right:
         check_adjoint(f, X[:5])

@@ -16,9 +16,11 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd.engine.multi_output import Several
+from autograd.engine.primitive import registry
 from autograd.engine.tensor import TENSORS
 from autograd.ops.tensor_methods import METHODS
 from autograd.testing import check_adjoint, check_grads
+from autograd.testing.listing import names
 
 from ...proofs.operations import Case
 from ...proofs.operations.complex import COMPLEX
@@ -164,6 +166,13 @@ def test_every_public_name_of_numpy_is_here() -> None:
     assert not [n for n in numpy.fft.__all__ if not hasattr(np.fft, n)]
     assert np.random.RandomState is numpy.random.RandomState and np.random.seed is not None
     assert np.float64 is numpy.float64 and np.pi == numpy.pi and "exp" in vars(np), "a plain attribute"
+
+
+def test_every_operation_with_a_name_of_numpy_is_here() -> None:
+    """But for `nonzero` and `put` of indexing, which are other functions than NumPy's."""
+    numpys = [n for n in names() if n in numpy.__all__ and getattr(np, n) is getattr(numpy, n)]
+    missing = {n: registry[n].declared.module for n in numpys if n not in ("nonzero", "put")}
+    assert not missing, f"operations that autograd.numpy has not: {missing}; fix: their names in __all__ of those files"
 
 
 def test_functions_without_a_derivative() -> None:
