@@ -27,8 +27,8 @@ def formula_function(
 
     Examples
     --------
-    >>> import numpy
-    >>> formula_function("silu", "silu(x)", "y", {"sigmoid": lambda x: 1 / (1 + numpy.exp(-x))})(0.0)
+    >>> from math import exp
+    >>> formula_function("silu", "silu(x)", "y", {"sigmoid": lambda x: 1 / (1 + exp(-x))})(0.0)
     0.0
     """
     statements, last = FORMULAS[formula].split("; "), "d = " if re.search(r"\bd\b", returned) else "y = "

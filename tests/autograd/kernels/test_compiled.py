@@ -18,8 +18,7 @@ from autograd.engine.primitive import registry
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import momentum
-from autograd.ops import elementwise
-from autograd.ops.nn import cross_entropy
+from autograd.ops.nn import activations, cross_entropy
 
 pytest.importorskip("numba")
 
@@ -30,7 +29,7 @@ RNG = np.random.default_rng(7)
 
 def find_with(monkeypatch: pytest.MonkeyPatch, find: Any) -> None:
     """Put a function in the place of `compiled.find`, which operations know as `kernels.loop`."""
-    for module, name in ((compiled, "find"), (elementwise, "loop"), (cross_entropy, "loop")):
+    for module, name in ((compiled, "find"), (activations, "loop"), (cross_entropy, "loop")):
         monkeypatch.setattr(module, name, find)
 
 
