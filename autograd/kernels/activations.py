@@ -103,7 +103,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _by_formula(name: str) -> Kernel:
-    functions = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
+    functions: dict[str, Any] = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
     value = formula_function(name, f"{name}(x)", "y", functions)
     value_and_derivative = formula_function(name, f"{name}_and_derivative(x)", "y, d", functions)
 

@@ -113,8 +113,8 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 
 def _by_formula(name: str, **words: Any) -> Fused:
     """Declare the activation of a formula, which also gives its kernels: see `kernels.formulas`."""
-    arrays = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
-    tensors = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh}
+    arrays: dict[str, Any] = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
+    tensors: dict[str, Any] = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh}
     value = formula_function(name, f"{name}(x)", "y", arrays)
     adjoint = formula_function(name, f"{name}_adjoint(ct, y, x)", "ct * d", tensors)
     return Fused(
