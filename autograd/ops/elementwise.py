@@ -182,7 +182,7 @@ def _absolute_tangent(dx: Any, y: Any, x: Any) -> Any:
     return _signed(dx, x, options=(True,))
 
 
-absolute = op(
+absolute: Primitive = op(
     "absolute", "N", np.absolute, _absolute_adjoint, saves="0", dims=broadcast, operands="x",
     tangent=(_absolute_tangent,), degree=1,
 )  # fmt: skip
