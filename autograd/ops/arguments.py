@@ -307,10 +307,16 @@ def _eye_beside(like: Any, n: int, dtype: Any = float) -> Any:
     return (at[:, None] == at).astype(dtype)
 
 
+def _full_beside(like: Any, shape: Any, value: Any, dtype: Any = None) -> Any:
+    if shape == ():  # CuPy takes it for no shape, and makes an array of that of `like`
+        return np.full_like(like, value, dtype, shape=(1,)).reshape(())
+    return np.full_like(like, value, dtype, shape=shape)
+
+
 # CuPy's full, ones and eye do not take the arguments that NumPy passes on for ``like=``.
 _MADE_BESIDE: dict[Any, Callable[..., Any]] = {
-    np.full: lambda like, shape, value, dtype=None: np.full_like(like, value, dtype, shape=shape),
-    np.ones: lambda like, shape, dtype=float: np.ones_like(like, dtype, shape=shape),
+    np.full: _full_beside,
+    np.ones: lambda like, shape, dtype=float: _full_beside(like, shape, 1, dtype),
     np.eye: _eye_beside,
     np.zeros: lambda like, *args, **words: np.zeros(*args, **words, like=like),
     np.tri: lambda like, *args, **words: np.tri(*args, **words, like=like),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..errors import ArgumentError, DtypeError
 from ..kernels import on_device
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import V
-from .arguments import zero_like
+from .arguments import made_like, zero_like
 
 __all__ = [
     "absolute", "conj", "cos", "equal", "exp", "expm1", "greater", "greater_equal", "imag", "isfinite", "less",
@@ -211,7 +212,7 @@ minimum = op(
 def _where(condition: Any, x: Any, y: Any) -> Any:
     if not hasattr(condition, "dtype"):  # CuPy takes no number for it
         like = next((v for v in (x, y) if device_of(v) != "cpu"), None)
-        condition = condition if like is None else np.full_like(like, condition, bool, shape=())
+        condition = condition if like is None else made_like(partial(np.full, (), condition, bool), like)
     return np.where(condition, x, y)
 
 

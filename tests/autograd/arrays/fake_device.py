@@ -271,6 +271,8 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             raise AttributeError(f"{type(args[0]).__name__!r} object has no attribute 'astype'")
         if name == "linalg.solve" and args[0].shape[:-2] != args[1].shape[:-2]:
             raise numpy.linalg.LinAlgError("solve: CuPy does not broadcast the batches of its operands")
+        if name.endswith("_like") and kwargs.get("shape") == ():
+            kwargs = {word: v for word, v in kwargs.items() if word != "shape"}  # CuPy takes it for no shape
         words = {k: _inside(v) for k, v in kwargs.items()}
         inside = [_key(x) if name in COPIES_HOST_ARRAYS else _inside(x) for x in args]
         result = function(*inside, **words)
