@@ -163,7 +163,7 @@ def test_every_operation_on_the_device(c: Case, there: Device) -> None:
         device_tangent = ag.jvp(f, moved, moved)[1]
     rounding = 1e-15  # the host's kernels sum in another order, so that what is zero in one form is not in the other
     numpy.testing.assert_allclose(there.values(y), expected, atol=rounding)
-    numpy.testing.assert_allclose(there.values(device_tangent), tangent)
+    numpy.testing.assert_allclose(there.values(device_tangent), tangent, atol=rounding if there.name == "cupy" else 0)
     several = isinstance(found, tuple)
     for a, b in zip(found if several else [found], cotangents if several else [cotangents], strict=True):
         numpy.testing.assert_allclose(there.values(a), b, atol=rounding)

@@ -131,6 +131,8 @@ def test_dropout_of_special_numbers_and_of_views(there: Device) -> None:
         with numpy.errstate(all="ignore"):
             right = nn.dropout(ag.tensor(x[part].copy()), 0.5, key=KEY).numpy()
             found = there.values(nn.dropout(ag.tensor(moved[part]), 0.5, key=KEY))
+        if there.name == "cupy":
+            right[abs(right) < numpy.finfo(numpy.float32).tiny] *= 0  # subnormal numbers are zeros there
         numpy.testing.assert_array_equal(found, right)
 
 
