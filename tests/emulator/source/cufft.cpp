@@ -18,7 +18,7 @@ struct Plan {
     int type = 0, batch = 1;
     void* stream = nullptr;
 };
-static std::map<int, Plan> plans;
+static auto& plans = *new std::map<int, Plan>; // never destroyed: Python's last plans are given back when all ends
 
 using Numbers = std::vector<Complex>;
 

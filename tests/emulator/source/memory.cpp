@@ -23,8 +23,8 @@ struct Allocation { // between pages without access
     int file = -1;           // of memory that other processes can open; its last page counts how many have
     bool is_opened = false;  // another process's
 };
-static std::map<char*, Allocation> allocations;
-static std::map<char*, size_t> pinned;
+static auto& allocations = *new std::map<char*, Allocation>; // never destroyed, as in streams.cpp
+static auto& pinned = *new std::map<char*, size_t>;
 static size_t used[64];
 static int accessible = -1; // the device whose memory is; -1: of all
 

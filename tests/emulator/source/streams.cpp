@@ -47,8 +47,9 @@ struct Event {
 
 std::mutex lock;
 thread_local int current = 0;
-static std::condition_variable something_is_done;
-static std::map<void*, std::shared_ptr<Stream>> streams; // and the default ones, by the address of `defaults[device]`
+// Never destroyed: a thread in the background, and Python's last arrays, use them when the process ends.
+static auto& something_is_done = *new std::condition_variable;
+static auto& streams = *new std::map<void*, std::shared_ptr<Stream>>; // the default ones by `&defaults[device]`
 static char defaults[64];
 static int captures = 0, error_of_work = 0, last_error = 0;
 static std::atomic<long> calls{0};
