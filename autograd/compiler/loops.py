@@ -9,6 +9,7 @@ number k is the result of ``steps[k]``.
 ``(ufunc, i, ...)``                                the inner loop of a NumPy ufunc, by its name, on values of one dtype
 ``("where", c, i, j)``                             value i where the boolean c holds, else j
 ``("cast", dtype, i)``                             as ``astype``
+``("bitcast", dtype, i)``                          as ``view``: the bits of value i as a number of this dtype
 ``("store", k, i)``                                writes value i to pointer k
 ``("load_at", k, ((i, stride, n), ...))``          a gather: the address of pointer k, plus index i times stride
 ``("store_at", k, ((i, stride, n), ...), v)``      a scatter, in C order of the loop
@@ -94,6 +95,7 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), (2, _ALL, "b1")),
     "logical_not": (1, _ALL, "b1"),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (2, (*_INTEGERS, "b1"), "")),
+    **dict.fromkeys(("left_shift", "right_shift"), (2, _INTEGERS, "")),
     "invert": (1, (*_INTEGERS, "b1"), ""),
 }
 """By name of a ufunc: the number of operands, their dtypes, and the dtype of the result, "" for the operands' one."""
@@ -213,6 +215,10 @@ def _dtype(
         dtype, i = given
         _needed(dtype in _ALL, f"cast to {dtype}")
         _needed(dtype != "u4" or of(i) not in _FLOATS, "cast of floats to u4: of some the result depends on the place")
+        return str(dtype)
+    if name == "bitcast":
+        dtype, i = given
+        _needed("b1" not in (dtype, of(i)) and dtype[1:] == of(i)[1:], f"bitcast of {of(i)} to {dtype}")
         return str(dtype)
     if name == "store":
         k, i = given

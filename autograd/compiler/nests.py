@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .loops import Loop, dtypes_of
-from .operations import TYPES, Code, apply, cast, constant, literal, select, type_of
+from .operations import TYPES, Code, apply, bitcast, cast, constant, literal, select, type_of
 
 __all__ = ["EFFECTS", "Body", "Nest", "Place", "body_text", "has_exit", "load_one", "spread", "store_one", "wrapper"]
 
@@ -55,7 +55,7 @@ class Body:
                 given = [pair[0] for pair in given[1]] if name == "load_at" else []
             elif name == "constant":
                 given = []
-            elif name == "cast":
+            elif name in ("cast", "bitcast"):
                 given = given[1:]
             found.append(max([depth, *(found[i] for i in given)]))
         return found
@@ -86,8 +86,9 @@ class Body:
             elif name == "where":
                 c, i, j = given
                 found[at] = select(code, of(c), type_of(self.dtypes[i], lanes), of(i), of(j), lanes)
-            elif name == "cast":
-                found[at] = cast(code, given[0], self.dtypes[given[1]], of(given[1]), lanes)
+            elif name in ("cast", "bitcast"):
+                do = cast if name == "cast" else bitcast
+                found[at] = do(code, given[0], self.dtypes[given[1]], of(given[1]), lanes)
             elif name == "store":
                 _store(code, self.loop.pointers[given[0]].dtype, given[0], of(given[1]), place)
             elif name in ("load_at", "store_at", "add_at"):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Buffer", "Constant", "Node", "Operand", "Place", "Refused", "extent"]
+__all__ = ["Buffer", "Constant", "Node", "Operand", "Place", "Refused", "bits_of", "extent"]
 
 
 class Refused(Exception):
@@ -59,6 +59,11 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
     return low, high + itemsize
 
 
+def bits_of(dtype: Any) -> Any:
+    """The size of a number, or "b1": numbers for which this is equal have each other's bits by ``view``."""
+    return "b1" if dtype.kind == "b" else dtype.itemsize
+
+
 class Operand(NamedTuple):
     """An array in a buffer. The stride along a dimension of extent 1 is 0."""
 
@@ -89,8 +94,8 @@ class Operand(NamedTuple):
         return a < d and c < b
 
     def is_at(self, other: Operand) -> bool:
-        """Whether the two are the same elements in the same order."""
-        return self.buffer is other.buffer and self[1:] == other[1:]
+        """Whether the two are the same elements in the same order, perhaps as numbers of another dtype."""
+        return self.buffer is other.buffer and self[1:4] == other[1:4] and bits_of(self.dtype) == bits_of(other.dtype)
 
 
 class Constant(NamedTuple):
@@ -144,6 +149,11 @@ class Node:
         made = Node(self.kind, self.function, self.outs, tuple(ins), self.dtypes, **self.words)
         made.row = self.row
         return made
+
+    @property
+    def changes_more(self) -> bool:
+        """Whether a call of Python changes something besides its result and the random state."""
+        return self.words.get("changes") not in (None, False, "keys")
 
     @property
     def reads(self) -> list[Operand]:

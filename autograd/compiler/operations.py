@@ -16,8 +16,8 @@ import numpy as np
 
 from .loops import Unsupported
 
-__all__ = ["TYPES", "Code", "apply", "cast", "constant", "declarations", "intrinsic", "kind_of", "literal", "select",
-           "type_of"]  # fmt: skip
+__all__ = ["TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "intrinsic", "kind_of", "literal",
+           "select", "type_of"]  # fmt: skip
 
 TYPES = {"f4": "float", "f8": "double", "b1": "i1"}
 TYPES |= {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
@@ -183,6 +183,8 @@ def apply(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> s
             return pick(code.new(f"fcmp uno {of} {x}, {x}"), x, best)
         return pick(code.new(f"icmp {'s' if kind == 'i' else 'u'}{'gt' if above else 'lt'} {of} {x}, {y}"), x, y)
     if kind != "f":
+        if name in ("left_shift", "right_shift"):
+            return _shifted(code, name, dtype, x, y, lanes)
         if name == "negative":
             return code.new(f"sub {of} {number(0)}, {x}")
         below = None if kind == "u" else code.new(f"icmp slt {of} {x}, {number(0)}")
@@ -214,6 +216,24 @@ def apply(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> s
         size = intrinsic(code, "fabs", dtype, [x], lanes)
         return code.new(f"fcmp {'oeq' if name == 'isinf' else 'one'} {of} {size}, {number(math.inf)}")
     raise Unsupported(f"{name} of {dtype}")
+
+
+def _shifted(code: Code, name: str, dtype: str, x: str, y: str, lanes: int) -> str:
+    """A shift. By as many bits as there are, or more, none is left, but for copies of the sign."""
+    of, width = type_of(dtype, lanes), 8 * int(dtype[1:])
+    fits = code.new(f"icmp ult {of} {y}, {literal(dtype, width, lanes)}")
+    if name == "right_shift" and kind_of(dtype) == "i":
+        by = select(code, fits, of, y, literal(dtype, width - 1, lanes), lanes)
+        return code.new(f"ashr {of} {x}, {by}")
+    found = code.new(f"{'shl' if name == 'left_shift' else 'lshr'} {of} {x}, {y}")
+    return select(code, fits, of, found, literal(dtype, 0, lanes), lanes)
+
+
+def bitcast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
+    """The value of ``view``, as a number of the same size."""
+    if TYPES[to] == TYPES[dtype]:
+        return x
+    return code.new(f"bitcast {type_of(dtype, lanes)} {x} to {type_of(to, lanes)}")
 
 
 def cast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of
-from .nodes import Buffer, Constant, Node, Operand, Refused
+from .nodes import Buffer, Constant, Node, Operand, Refused, bits_of
 from .numbers import Number
 
 __all__ = ["Group", "Plan"]
@@ -197,7 +197,7 @@ class Plan:
         if node.kind == "gather":
             reads[0] = _anywhere(reads[0])
         least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
-        if node.words.get("changes"):
+        if node.changes_more:
             self._barrier = len(self.groups) + 1
         at = -1
         if is_loop and node.kind in (*_FUSED, "reduce") and shape:
@@ -340,7 +340,7 @@ class _Writer:
         self.operands: list[Operand] = []
         self._of: dict[Any, int] = {}  # by a step: its number
         self._pointers: dict[Any, int] = {}
-        self._values: dict[Any, int] = {}  # by place: the present value
+        self._values: dict[Any, tuple[int, Any]] = {}  # by place: the present value, and its dtype
         self._written: dict[Any, Operand] = {}  # by place, what the loop writes
         self._last: list[tuple[Any, ...]] = []
 
@@ -354,6 +354,7 @@ class _Writer:
         return found
 
     def pointer(self, x: Operand) -> int:
+        """The pointer of an operand, which all that is at its place share."""
         key = _key(x)
         found = self._pointers.get(key)
         if found is None:
@@ -369,14 +370,19 @@ class _Writer:
             raise Refused("a number without a place")
         x = along(x, self.shape)
         key = _key(x)
-        found = self._values.get(key)
-        if found is None:
-            found = self._values[key] = self.step("load", self.pointer(x))
+        if key not in self._values:
+            k = self.pointer(x)
+            self._values[key] = self.step("load", k), self.operands[k].dtype
+        found = self.as_bits(*self._values[key], x.dtype)
         return found if x.dtype == dtype else self.step("cast", _dtype(dtype), found)
+
+    def as_bits(self, value: int, dtype: Any, to: Any) -> int:
+        """A value as the number of another dtype that has its bits."""
+        return value if dtype == to else self.step("bitcast", _dtype(to), value)
 
     def write(self, x: Operand, value: int) -> None:
         key = _key(x)
-        self._values[key] = value
+        self._values[key] = value, x.dtype
         self._written[key] = x
 
     def add(self, node: Node) -> None:
@@ -393,7 +399,8 @@ class _Writer:
                 y = self.step(name, *xs)
             self.write(out, y if of[-1] == out.dtype else self.step("cast", _dtype(out.dtype), y))
         elif kind == "gather":
-            self.write(node.outs[0], self.step("load_at", self.pointer(node.words["place"]), self.pairs(node)))
+            (out,), k = node.outs, self.pointer(node.words["place"])
+            self.write(out, self.as_bits(self.step("load_at", k, self.pairs(node)), self.operands[k].dtype, out.dtype))
         elif kind == "guard":  # an index that is out of range unless the value is the expected one
             (x,) = node.ins
             truth = self.value(x, x.dtype)
@@ -439,10 +446,11 @@ class _Writer:
         """The loop, and what its pointers point to. What only the loop uses is not stored."""
         for new, old in replaced:
             self._pointers[_key(new)] = self._pointers[_key(old)]
-        stores = [
-            ("store", self.pointer(x), self._values[key])
-            for key, x in self._written.items() if x.buffer.kind != "temporary" or id(x.buffer) not in private
-        ]  # fmt: skip
+        stores = []
+        for key, x in self._written.items():
+            if x.buffer.kind != "temporary" or id(x.buffer) not in private:
+                k = self.pointer(x)
+                stores.append(("store", k, self.as_bits(*self._values[key], self.operands[k].dtype)))
         steps = [*self.steps, *stores, *self._last]
         used = sorted({step[1] for step in steps if step[0] in ("load", "store", "load_at", "store_at", "add_at")}
                       | {step[2] for step in steps if step[0] == "reduce"})  # fmt: skip
@@ -465,7 +473,7 @@ class _Writer:
 
 
 def _key(x: Operand) -> Any:
-    return id(x.buffer), x.offset, x.strides, x.dtype.str
+    return id(x.buffer), x.offset, x.strides, bits_of(x.dtype)
 
 
 def _dtype(dtype: Any) -> str:

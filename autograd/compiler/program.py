@@ -310,9 +310,7 @@ def _can_fail(node: Node) -> bool:
 
 def changes_state(node: Node) -> bool:
     """Whether a node changes something that is there after the step, besides gradients and the random state."""
-    return any(out.buffer.kind == "state" for out in node.outs) or node.words.get("changes") not in (
-        None, False, "keys"
-    )  # fmt: skip
+    return node.changes_more or any(out.buffer.kind == "state" for out in node.outs)
 
 
 def _writes_state(group: Group) -> bool:

@@ -487,7 +487,7 @@ def _operands(step: tuple[Any, ...]) -> list[int]:
     name, *given = step
     if name in ("load", "constant"):
         return []
-    if name == "cast":
+    if name in ("cast", "bitcast"):
         return [given[1]]
     if name in ("store", "reduce"):
         return [given[-1]] if name == "store" else [given[2]]

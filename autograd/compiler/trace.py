@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..kernels import adapters, stands_for
+from .build import is_available
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused, extent
 from .numbers import Number
 
@@ -311,8 +312,9 @@ class Traced(NDArrayOperatorsMixin):
             return
         key = key if isinstance(key, tuple) else (key,)
         part = self._on(self._value[key if any(k is ... for k in key) else (*key, ...)])
-        if type(value) is Traced and operand_of(part._value, self._buffer).is_at(self._trace.operand(value)):
-            return  # the end of `a[k] += b`
+        if type(value) is Traced and value.dtype == self.dtype:
+            if operand_of(part._value, self._buffer).is_at(self._trace.operand(value)):
+                return  # the end of `a[k] += b`
         _assign(part, value)
 
     def astype(
@@ -365,7 +367,7 @@ class Traced(NDArrayOperatorsMixin):
     def view(self, *args: Any) -> Traced:
         if args == (np.ndarray,):
             args = ()
-        if args and (not isinstance(args[0], np.dtype) or args[0].itemsize != self.itemsize):
+        if args and (len(args) > 1 or np.dtype(args[0]).itemsize != self.itemsize):
             raise Refused("a view of another size")
         return self._on(self._value.view(*args))
 
@@ -1045,7 +1047,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
     """A block in which functions are run on traced arrays. Their floating-point errors are not told."""
-    before = stands_for.whole
+    before = stands_for.whole, stands_for.has_loops
 
     def whole(function: Any, *args: Any) -> Any:
         if not any(map(is_traced, args)) or isinstance(function, np.ufunc):
@@ -1053,13 +1055,13 @@ def tracing(trace: Trace) -> Iterator[None]:
         return call_whole(trace, function, args, {})
 
     stands_for.makers.append(_Loop)
-    stands_for.whole = whole
+    stands_for.whole, stands_for.has_loops = whole, is_available()
     try:
         with np.errstate(all="call", call=_unheard):
             yield
     finally:
         stands_for.makers.pop()
-        stands_for.whole = before
+        stands_for.whole, stands_for.has_loops = before
 
 
 def _unheard(kind: str, flag: int) -> None:

@@ -56,12 +56,14 @@ class _StandsFor(threading.local):
     """While this thread traces functions: what makes, of a loop, a function that takes traced arrays, too.
 
     `whole` does it for a function that is called as a whole, such as one of SciPy: it writes to no argument, and
-    returns new arrays, whose forms depend on those of the arguments alone.
+    returns new arrays, whose forms depend on those of the arguments alone. `has_loops` is whether the trace becomes
+    compiled loops, in which a choice by values costs less than picking elements, whose number depends on them.
     """
 
     def __init__(self) -> None:
         self.makers: list[Callable[[Any], Any]] = []
         self.whole: Callable[..., Any] | None = None
+        self.has_loops = False
 
 
 stands_for = _StandsFor()

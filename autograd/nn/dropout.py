@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, overload
 
+import numpy as np
+
 from .. import random
 from ..arrays.capture import current_capture, recorded
 from ..arrays.device import as_array
@@ -115,7 +117,11 @@ def dropout(
         y = masked(x, options=(mask,))
         return y.array if raw and state.grid is None else y
     if (capture := current_capture()) is not None and capture.records:
-        y = x * Tensor(recorded(_factors, key, x, p, scale), x.layout)
+        if state.grid is None:
+            factors = recorded(np.multiply, random.bernoulli(key, x, 1.0 - p), scale)
+        else:
+            factors = recorded(_factors, key, x, p, scale)
+        y = x * Tensor(factors, x.layout)
     else:
         keep = random.bernoulli(key, x, 1.0 - p)
         y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))

@@ -12,7 +12,7 @@ from ..engine.tensor import Tensor
 from ..errors import RingtapeError, typed_errors
 from .keys import Key, real
 from .normal_quantile import cumulative, quantile, standard_normal
-from .philox import Numbers, capturing, draw, floating
+from .philox import Numbers, draw, floating, whole_capture
 from .placement import Part
 
 __all__ = ["normal", "truncated_normal", "uniform"]
@@ -68,7 +68,7 @@ def uniform(
     >>> bool((mine == whole[2:4]).all())
     True
     """
-    if (capture := capturing()) is not None:
+    if (capture := whole_capture(low, high)) is not None:
         return capture.call(uniform, (key, shape), {"low": low, "high": high, "dtype": dtype, "part": part})
     dtype = floating(dtype, "uniform")
     low, high = real(low, "uniform: low"), real(high, "uniform: high")
@@ -78,15 +78,14 @@ def uniform(
     if not (math.isfinite(span) and span >= 0):
         raise RingtapeError(f"uniform: low={low!r}, high={high!r}; needed: finite in {dtype}, and low <= high")
     greatest = np.nextafter(top, bottom)  # the sum, or rounding it to dtype, may reach top
-    unit, base = span * 2.0**-53, float(bottom)
+    made = Numbers("uniform", (span * 2.0**-53, float(bottom), 0.0, float(greatest)))
+    return draw(key, shape, part, dtype, _uniform, "uniform", made, numbers=(low, high))
 
-    def transform(words: Array) -> Array:
-        x = (words >> 11) * unit
-        x += base
-        return np.minimum(x.astype(dtype, copy=False), greatest)
 
-    device = Numbers("uniform", (unit, base, 0.0, float(greatest)))
-    return draw(key, shape, part, dtype, transform, "uniform", device=device, numbers=(low, high))
+def _uniform(words: Array, dtype: Any, unit: float, base: float, least: float, greatest: float) -> Array:
+    x = (words >> 11) * unit
+    x += base
+    return np.minimum(x.astype(dtype, copy=False), dtype.type(greatest))
 
 
 @typed_errors
@@ -138,21 +137,20 @@ def normal(
     >>> x.dtype, bool(abs(x.mean()) < 1e-3), bool(abs(x.std() - 0.02) < 1e-3)
     (dtype('float32'), True, True)
     """
-    if (capture := capturing()) is not None:
+    if (capture := whole_capture(mean, std)) is not None:
         return capture.call(normal, (key, shape), {"mean": mean, "std": std, "dtype": dtype, "part": part})
     dtype = floating(dtype, "normal")
     mean, std = real(mean, "normal: mean"), real(std, "normal: std")
     if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
         raise RingtapeError(f"normal: mean={mean!r}, std={std!r}; needed: finite, and std >= 0")
+    return draw(key, shape, part, dtype, _normal, "normal", Numbers("normal", (std, mean)), numbers=(mean, std))
 
-    def transform(words: Array) -> Array:
-        x = standard_normal(words)
-        x *= std
-        x += mean
-        return x
 
-    device = Numbers("normal", (std, mean))
-    return draw(key, shape, part, dtype, transform, "normal", device=device, numbers=(mean, std))
+def _normal(words: Array, dtype: Any, std: float, mean: float) -> Array:
+    x = standard_normal(words)
+    x *= std
+    x += mean
+    return x
 
 
 @typed_errors
@@ -208,7 +206,7 @@ def truncated_normal(
     (True, True)
     """
     given = {"mean": mean, "std": std, "low": low, "high": high}
-    if (capture := capturing()) is not None:
+    if (capture := whole_capture(mean, std, low, high)) is not None:
         return capture.call(truncated_normal, (key, shape), {**given, "dtype": dtype, "part": part})
     dtype = floating(dtype, "truncated_normal")
     mean, std, low, high = (real(value, f"truncated_normal: {name}") for name, value in given.items())
@@ -224,12 +222,13 @@ def truncated_normal(
             f"truncated_normal: low={low!r}, high={high!r}, mean={mean!r}, std={std!r}: the probability between the "
             "bounds is 0 in float64. Fix: bounds nearer to the mean"
         )
+    made = Numbers("truncated_normal", (std, mean, low, high, width, bottom))
+    return draw(key, shape, part, dtype, _truncated, "truncated_normal", made, numbers=(mean, std, low, high))
 
-    def transform(words: Array) -> Array:
-        x = ((words >> 11) + 0.5) * width + bottom
-        x = quantile(np.clip(x, 2.0**-54, 1 - 2.0**-53)) * std + mean
-        return np.clip(x, low, high).astype(dtype, copy=False)
 
-    device = Numbers("truncated_normal", (std, mean, low, high, width, bottom))
-    numbers = (mean, std, low, high)
-    return draw(key, shape, part, dtype, transform, "truncated_normal", device=device, numbers=numbers)
+def _truncated(
+    words: Array, dtype: Any, std: float, mean: float, low: float, high: float, width: float, bottom: float
+) -> Array:
+    x = ((words >> 11) + 0.5) * width + bottom
+    x = quantile(np.clip(x, 2.0**-54, 1 - 2.0**-53)) * std + mean
+    return np.clip(x, low, high).astype(dtype, copy=False)

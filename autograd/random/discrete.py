@@ -11,7 +11,7 @@ import numpy as np
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError, typed_errors
 from .keys import Key, check_key, integer, real
-from .philox import Numbers, capturing, draw, write_words
+from .philox import Numbers, capturing, draw, whole_capture, write_words
 from .placement import Part, of_shape
 
 __all__ = ["bernoulli", "integers", "permutation"]
@@ -60,18 +60,17 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     >>> sorted(set(x.ravel().tolist()))
     [-1, 0, 1]
     """
-    if (capture := capturing()) is not None:
+    if (capture := whole_capture(low, high)) is not None:
         return capture.call(integers, (key, shape, low, high, part))
     low, high = integer(low, "integers: low"), integer(high, "integers: high")
     if not -(2**63) <= low < high <= 2**63:
         raise RingtapeError(f"integers: low={low}, high={high}; needed: -2**63 <= low < high <= 2**63")
-    count, base = high - low, np.uint64(low % 2**64)
+    made = Numbers("integers", (high - low, low))
+    return draw(key, shape, part, np.dtype(np.int64), _integers, "integers", made, choices=True)
 
-    def transform(words: Array) -> Array:
-        return (multiply_high(words, count) + base).view(np.int64)
 
-    device = Numbers("integers", (count, low))
-    return draw(key, shape, part, np.dtype(np.int64), transform, "integers", device=device, choices=True)
+def _integers(words: Array, dtype: Any, count: int, low: int) -> Array:
+    return (multiply_high(words, count) + np.uint64(low % 2**64)).view(dtype)
 
 
 @typed_errors
@@ -107,19 +106,17 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     >>> keep.dtype, bool(0.88 < keep.mean() < 0.92)
     (dtype('bool'), True)
     """
-    if (capture := capturing()) is not None:
+    if (capture := whole_capture(p)) is not None:
         return capture.call(bernoulli, (key, shape, p, part))
     p = real(p, "bernoulli(key, shape, p): p")
     if not 0 <= p <= 1:
         raise RingtapeError(f"bernoulli: p={p!r}; needed: 0 <= p <= 1")
     least = math.ceil(p * 2.0**53)  # the smallest upper 53 bits whose uniform number is not below p
-    limit = least << 11
+    return draw(key, shape, part, np.dtype(bool), _booleans, "bernoulli", Numbers("booleans", (least,)), numbers=(p,))
 
-    def transform(words: Array) -> Array:
-        return np.ones(words.shape, bool) if limit == 2**64 else words < np.uint64(limit)
 
-    device = Numbers("booleans", (least,))
-    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", device=device, numbers=(p,))
+def _booleans(words: Array, dtype: Any, least: int) -> Array:
+    return words < np.uint64(least << 11) if least < 2**53 else words >= np.uint64(0)
 
 
 @typed_errors

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..kernels import stands_for
+
 __all__ = ["cumulative", "quantile", "standard_normal"]
 
 Array = np.ndarray[Any, Any]
@@ -41,30 +43,41 @@ def standard_normal(words: Array) -> Array:
     """Return one standard normal number per word, increasing with the word read as a signed integer."""
     # s and its distance from +-2^52 are exact in float64, so both tails have the same resolution.
     s = (words.view(np.int64) >> 11) + 0.5
-    return _quantile(s * 2.0**-53, lambda tail: (2.0**52 - np.abs(s[tail])) * 2.0**-53)
+    return _quantile(s * 2.0**-53, s, lambda s: (2.0**52 - np.abs(s)) * 2.0**-53)
 
 
 def quantile(p: Array) -> Array:
     """Return the inverse of the normal distribution function, for 0 < p < 1."""
-    return _quantile(p - 0.5, lambda tail: np.minimum(p, 1 - p)[tail])
+    return _quantile(p - 0.5, p, lambda p: np.minimum(p, 1 - p))
 
 
-def _quantile(q: Array, tail_probability: Callable[[Array], Array]) -> Array:
+def _quantile(q: Array, given: Array, tail_probability: Callable[[Array], Array]) -> Array:
     """Return the normal quantile at 1/2 + q.
 
-    `tail_probability` returns 1/2 - |q| for the elements of the given indices. It is not computed from q, where it
-    would lose digits.
+    `tail_probability` returns 1/2 - |q| of what is `given`. It is not computed from q, where it would lose digits.
     """
+
+    def tail(q: Array, given: Array) -> Array:
+        r = np.sqrt(_minus_log(tail_probability(given)))
+        z = _chosen(r > 5.0, far_tail, (r,), _rational(_TAIL, r - 1.6))  # one number in 36,000,000,000
+        return np.copysign(z, q)
+
+    def far_tail(r: Array) -> Array:
+        return _rational(_FAR_TAIL, r - 5.0)
+
     r = 0.180625 - q * q
-    tail = np.flatnonzero(r < 0)  # |q| > 0.425
-    x = q * _rational(_CENTRE, np.maximum(r, 0.0, out=r))
-    if tail.size:
-        r = np.sqrt(_minus_log(tail_probability(tail)))
-        z = _rational(_TAIL, r - 1.6)
-        if (far := np.flatnonzero(r > 5.0)).size:  # one number in 36,000,000,000
-            z[far] = _rational(_FAR_TAIL, r[far] - 5.0)
-        x[tail] = np.copysign(z, q[tail])
-    return x
+    is_tail = r < 0  # |q| > 0.425
+    return _chosen(is_tail, tail, (q, given), q * _rational(_CENTRE, np.maximum(r, 0.0, out=r)))
+
+
+def _chosen(test: Array, function: Callable[..., Array], xs: tuple[Array, ...], others: Array) -> Array:
+    """Values of a function where a test is true, and `others`, which may be written, elsewhere."""
+    if stands_for.has_loops:
+        return np.where(test, function(*xs), others)
+    at = np.flatnonzero(test)
+    if at.size:
+        others[at] = function(*[x[at] for x in xs])
+    return others
 
 
 def _rational(coefficients: tuple[tuple[float, ...], tuple[float, ...]], r: Array) -> Array:
@@ -88,7 +101,8 @@ _ATANH = tuple(2.0 / n for n in range(23, 0, -2))
 
 def _minus_log(p: Array) -> Array:
     """Return -log(p), computed with exactly rounded operations."""
-    m, e = np.frexp(p)
+    bits = p.view(np.int64)  # as `frexp` of normal numbers, p = m * 2^e, without a call for each
+    m, e = ((bits & (2**52 - 1)) | (1022 << 52)).view(np.float64), (bits >> 52) - 1022
     low = m < math.sqrt(0.5)
     m = np.where(low, 2 * m, m)
     z = (m - 1) / (m + 1)  # |z| < 0.172, log m = 2 atanh z

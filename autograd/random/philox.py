@@ -23,12 +23,13 @@ from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DependencyError, DtypeError, ShapeError
-from ..kernels import functions
+from ..kernels import functions, stands_for
 from ..layouts.layout import D, I, Layout, R, Shard, V
 from .keys import Key, Place, check_key
 from .placement import Part, coordinates, of_shape, of_tensor, pieces_of, used_places
 
-__all__ = ["BLOCK", "Numbers", "Source", "draw", "floating", "source_of", "words_of", "write_words"]
+__all__ = ["BLOCK", "Numbers", "Source", "capturing", "draw", "floating", "source_of", "whole_capture", "words_of",
+           "write_words"]  # fmt: skip
 
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +48,7 @@ _thread = _Thread()
 
 
 class Numbers(NamedTuple):
-    """The number that a kernel of a device makes of each word.
+    """The number that is made of each word: by a function of this package on the host, by a kernel on a device.
 
     Attributes
     ----------
@@ -149,15 +150,20 @@ def capturing() -> Any:
     return capture if capture is not None and capture.records and state.grid is None else None
 
 
+def whole_capture(*numbers: Any) -> Any:
+    """As `capturing`, where some parameter of a distribution is no plain number, so that a row must read it anew."""
+    return None if all(x.__class__ in (bool, int, float) for x in numbers) else capturing()
+
+
 def draw(
     key: Key,
     shape: int | Sequence[int] | Tensor,
     part: Part | None,
     dtype: np.dtype[Any],
-    transform: Callable[[Array], Array],
+    transform: Callable[..., Array],
     caller: str,
+    made: Numbers,
     *,
-    device: Numbers,
     choices: bool = False,
     numbers: tuple[float, ...] = (),
 ) -> Any:
@@ -166,11 +172,10 @@ def draw(
     Parameters
     ----------
     transform : callable
-        From a vector of words (uint64) to a vector of numbers.
+        From a vector of words (uint64), `dtype` and the values of `made` to a vector of numbers; a function that stays.
     caller : str
         Name of the public function, for errors.
-    device : Numbers
-        The same numbers for the kernels of a device.
+    made : Numbers
     choices : bool
         Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
         too.
@@ -198,17 +203,38 @@ def draw(
     on_device = None if like is None or type(like) in (np.ndarray, Shaped) else functions("philox", type(like))
     if on_device is not None:
         drawn = tuple(s.stop - s.start for s in box)
-        out = on_device.draw(like, drawn, dtype, device, *_source(key, extents, box, places))
+        out = on_device.draw(like, drawn, dtype, made, *_source(key, extents, box, places))
         return out if layout is None else _labelled(out, layout)
+    if (capture := capturing()) is not None and not places:
+        words = capture.call(_words_of_part, (key, extents, box))
+        return capture.call(_transformed, (words, transform, dtype, *made.values))
     words = words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
     # A result of 8 bytes per element is written over its words: each block is read before it is written.
-    out = words.view(dtype) if dtype.itemsize == 8 else np.empty(words.shape, dtype)
-    source, target = words.reshape(-1), out.reshape(-1)
-    for i in range(0, source.size, BLOCK):
-        target[i : i + BLOCK] = transform(source[i : i + BLOCK])
+    out = words.view(dtype) if dtype.itemsize == 8 else None
+    out = _transformed(words, transform, dtype, *made.values, out=out)
     if isinstance(shape, Tensor) and type(shape.array) is not Shaped:
         out = move(out, shape.array)
     return out if layout is None else _labelled(out, layout)
+
+
+def _words_of_part(key: Key, extents: tuple[int, ...], box: Part) -> Array:
+    words = np.empty([s.stop - s.start for s in box], np.uint64)
+    write_words(words, key, extents, box)
+    return words
+
+
+def _transformed(
+    words: Array, transform: Callable[..., Array], dtype: np.dtype[Any], *values: Any, out: Any = None
+) -> Array:
+    """The numbers that are made of words, block by block; traced, as one loop."""
+    source = words.reshape(-1)
+    if stands_for.has_loops:
+        return transform(source, dtype, *values).astype(dtype, copy=False).reshape(words.shape)
+    out = np.empty(words.shape, dtype) if out is None else out
+    target = out.reshape(-1)
+    for i in range(0, source.size, BLOCK):
+        target[i : i + BLOCK] = transform(source[i : i + BLOCK], dtype, *values)
+    return out
 
 
 def words_of(source: Source, shape: tuple[int, ...]) -> Array:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing,
 
 STEPS = [(name, dtype) for name, (_, dtypes, _) in UFUNCS.items() for dtype in dtypes]
 CASTS = [(a, b) for a in DTYPES for b in DTYPES if not (a in ("f4", "f8") and b == "u4")]
+SAME_SIZE = [(a, b) for a in DTYPES for b in DTYPES if "b1" not in (a, b) and a[1] == b[1]]
 SHAPES = [(), (1,), (5,), (67,), (3, 16), (4, 3, 5)]
 
 
@@ -47,6 +48,12 @@ def test_a_cast_has_numpys_bits(cast: tuple[str, str]) -> None:
     for shape in ((400,), (3, 7)):
         x = made(shape, source, random)
         elementwise(lambda x: x.astype(target), [("cast", target, 0)], [x], shape)
+
+
+@pytest.mark.parametrize(("source", "target"), SAME_SIZE)
+def test_a_number_with_the_bits_of_another(source: str, target: str) -> None:
+    x = made((400,), source, np.random.default_rng(5))
+    elementwise(lambda x: x.view(target), [("bitcast", target, 0)], [x], (400,))
 
 
 def test_the_bits_of_a_cast_to_unsigned_32_bits_depend_on_the_place() -> None:

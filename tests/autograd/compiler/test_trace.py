@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autograd.compiler.build import is_available
 from autograd.compiler.nodes import Refused
 from autograd.compiler.numbers import Number, evaluated
 from autograd.compiler.program import Departed, Program
 from autograd.compiler.trace import Trace, Traced, in_memory, operand_of, tracing
+from autograd.random import continuous, discrete, philox
 
 from ...tables import each
 from .programs import as_calls
@@ -48,6 +50,7 @@ class Traces:
             found.run(frame)
             return read(frame)
 
+        run.plan = found.plan  # type: ignore[attr-defined]
         return run
 
 
@@ -107,6 +110,8 @@ SAME: dict[str, Callable[..., Any]] = {
     "squeeze": lambda x, y: x[:1].squeeze() * 1,
     "diagonal": lambda x, y: x[:, :3].diagonal() * 1,
     "view": lambda x, y: x.view(np.dtype("i4")) + 1,
+    "bits of a number": lambda x, y: ((x * 2).view("i4") & -8 ^ 3).view("f4") * y,
+    "shifts": lambda x, y: (x.view(np.uint32) >> 9) + (y.view(np.int32) << 3) - (y.view("i4") >> 28),
     "sum": lambda x, y: x.sum(),
     "argmax": lambda x, y: x.argmax(0),
     "np.argmin": lambda x, y: np.argmin(x, 1),
@@ -168,6 +173,7 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "put_along_axis": lambda z, y: np.put_along_axis(z, np.array([[1], [0], [3]]), 7.0, 1),
     "out of a sum": lambda z, y: np.sum(y, 0, out=z[0]),
     "a mask's product": lambda z, y: operator.imul(z, y > 0),
+    "its bits": lambda z, y: operator.ixor((z.__imul__(2)).view("i4"), y.view("i4") & 7),
 }
 
 
@@ -282,6 +288,36 @@ LEAVES: dict[str, Callable[[Any], Any]] = {
     "hash of bytes": lambda x: hash(x.tobytes()),
 }
 _REFUSALS = (Refused, TypeError, ValueError, AttributeError, IndexError)
+
+
+OF_WORDS = {
+    "uniform": (continuous._uniform, "f8", (3 * 2.0**-53, -1.0, 0.0, float(np.nextafter(2.0, 0)))),
+    "uniform32": (continuous._uniform, "f4", (2.0**-53, 0.0, 0.0, float(np.nextafter(np.float32(1), np.float32(0))))),
+    "normal": (continuous._normal, "f8", (1.7, 0.3)),
+    "normal32": (continuous._normal, "f4", (1.0, 0.0)),
+    "truncated": (continuous._truncated, "f4", (2.0, 0.5, -1.0, 9.0, 2.0**-53 * 0.77, 0.227)),
+    "integers": (discrete._integers, "i8", (10**18 + 9, -5)),
+    "booleans": (discrete._booleans, "b1", (2**52 + 12345,)),
+    "all true": (discrete._booleans, "b1", (2**53,)),
+}
+
+
+@pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
+@pytest.mark.parametrize("name", OF_WORDS)
+def test_numbers_that_are_made_of_words_are_loops(name: str) -> None:
+    """Also of the first and last words, far in the tails; no branch that is not taken raises a flag."""
+    transform, dtype, values = OF_WORDS[name]
+    ends = np.array([0, 1, 2**64 - 1, 2**63 - 1, 2**63, 2**63 + 2**11, 2**12, 2**40, 2**64 - 2**20], np.uint64)
+    words = np.concatenate([ends, np.random.default_rng(2).integers(0, 2**64, 20_000 - ends.size, np.uint64)])
+    needed = philox._transformed(words.copy(), transform, np.dtype(dtype), *values)
+    of = Traces(words.reshape(100, 200))
+    found = of.call(lambda words: philox._transformed(words, transform, np.dtype(dtype), *values))
+    run = of.program(found)
+    with np.errstate(all="raise"):
+        assert same(run(words.reshape(100, 200)).reshape(-1), needed)
+        assert same(run(words[::-1].copy().reshape(100, 200)).reshape(-1), needed[::-1])
+    groups = run.plan.groups  # type: ignore[attr-defined]
+    assert len(groups) <= 6 and all(group.is_loop or "clip" in repr(group) for group in groups)
 
 
 @pytest.mark.parametrize("name", LEAVES)

@@ -21,6 +21,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, ops, optim, random
+from autograd.compiler.build import is_available
 from autograd.engine.pytree import flatten
 from autograd.errors import CaptureError, RingtapeError
 from autograd.nn import functional as F
@@ -325,6 +326,39 @@ def test_a_natural_program_is_captured(name: str) -> None:
         expected, found = (flatten(run(*(each(i) for each in draw)))[0] for run in (step, do))
         assert [bits(x) for x in found] == [bits(x) for x in expected], i
     assert do.replays == 8
+
+
+DRAWS: dict[str, Callable[..., Any]] = {
+    "normal": lambda k, x: random.normal(k, x.shape, dtype="float32"),
+    "uniform": lambda k, x: random.uniform(k, ag.tensor(x), low=-1, dtype="float32"),
+    "truncated_normal": lambda k, x: random.truncated_normal(k, x.shape, dtype="float32"),
+    "bernoulli": lambda k, x: random.bernoulli(k, x.shape, 0.3),
+    "integers": lambda k, x: random.integers(k, x.shape, -5, 9),
+    "dropout": lambda k, x: nn.dropout(ag.tensor(x), 0.3, key=k),
+}
+
+
+@pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
+@pytest.mark.parametrize("name", DRAWS)
+def test_only_the_words_of_a_draw_are_made_by_python(name: str) -> None:
+    """The numbers are made of them in the loops that use them."""
+
+    def step(x: Any, p: Any) -> Any:
+        key = random.next_key("noise")
+        with ag.Tape() as tape:
+            loss = (ag.tensor(x) * p * DRAWS[name](key, x) + DRAWS[name](KEY, x)).sum()
+        return loss, tape.backward(loss, wanted=[p])[0]
+
+    do, p = ag.capture(step), ag.Parameter(numpy.ones(4, "float32"))
+    for i in range(20):
+        x = numpy.random.default_rng(i).standard_normal((6, 4)).astype("float32")
+        before = random.get_state()
+        needed = flatten(step(x, p))[0]
+        random.set_state(before)
+        assert [bits(y) for y in flatten(do(x, p))[0]] == [bits(y) for y in needed], i
+    assert do.replays == 16
+    whys = do._last.program.step.whys.values()  # type: ignore[union-attr]
+    assert {why.split()[0] for why in whys} == {"next_key", "_words_of_part"}
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
