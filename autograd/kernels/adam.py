@@ -62,8 +62,9 @@ def adam(
         np.array(numbers[k], p.dtype, like=p) for k in (0, 2, 1, 3, 4, 5)
     )
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
-    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype, like=p)
-    for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
+    size = p.nbytes if compiled.stands_for.has_loops else BLOCK_BYTES  # one loop has no arrays between its steps
+    scratch = np.empty(min(len(p), max(size // p.itemsize, 1)), p.dtype, like=p)
+    for at in blocks(len(p), p.itemsize, size):
         pb, gb, mb, vb = p[at], g[at], m[at], v[at]
         s = scratch[: len(pb)]
         if weight_decay:

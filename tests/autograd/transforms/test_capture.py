@@ -440,3 +440,28 @@ def test_a_decorator_with_options() -> None:
         ag.capture(warmup=-1)  # at the decorator, not at the function
     with pytest.raises(ag.ArgumentError, match="needed: a function"):
         ag.capture(verify=False)(numpy.ones(2))
+
+
+@WITH_LOOPS
+@pytest.mark.parametrize("name", ["SGD", "momentum", "Adam"])
+def test_a_large_table_is_updated_in_one_loop(name: str) -> None:
+    """Not in the blocks in which NumPy's calls do it."""
+    random = numpy.random.default_rng(0)
+    table = ag.Parameter(random.standard_normal((6_000, 64)).astype("float32"))
+    given = {"SGD": optim.SGD([table], 0.1), "momentum": optim.SGD([table], 0.1, 0.9), "Adam": optim.Adam([table])}
+    optimizer = given[name]
+
+    def step(rows: Any) -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = (table[rows] ** 2).sum()
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    do = ag.capture(step)
+    for _ in range(20):
+        do(random.integers(0, 6_000, 50))
+    assert do.replays == 16
+    groups = do._last.program.program.plan.groups  # type: ignore[union-attr]
+    assert sum(group.is_loop and "subtract" in repr(group) for group in groups) == 1, groups
