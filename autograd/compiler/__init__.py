@@ -13,6 +13,7 @@
 `emit`        the text of a loop in LLVM's intermediate representation
 `build`       compiles a text, and keeps the code in a store on disk
 `walker`      the text of the function that runs a table
+`matrices`    functions of `numpy.linalg` as rows of a table
 `machine`     tables of calls: compiled loops, NumPy's inner loops, products
 ============  ========================================================================================================
 

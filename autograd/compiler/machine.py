@@ -24,7 +24,7 @@ from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
 __all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
-           "is_available", "loop_of", "product_row", "ufunc_row", "walk"]  # fmt: skip
+           "is_available", "loop_of", "product_row", "symbols_of", "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -186,14 +186,19 @@ def _addresses() -> tuple[int, int]:
     """The addresses of the functions `walk` and `entry`."""
     if not is_available():
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
-    here, symbols = ctypes.CDLL(None), {}
-    for name in walker.NEEDED:
+    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols_of(*walker.NEEDED))
+    return walks, entry
+
+
+def symbols_of(*names: str) -> dict[str, int]:
+    """The addresses of functions of CPython and of the C library."""
+    here, found = ctypes.CDLL(None), {}
+    for name in names:
         library = (
             ctypes.pythonapi if name.startswith("Py") else here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
         )
-        symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols)
-    return walks, entry
+        found[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    return found
 
 
 @cache

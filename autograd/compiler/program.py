@@ -14,8 +14,9 @@ from . import machine
 from .calls import call_of, calls_of
 from .loops import Loop, Pointer, Unsupported
 from .machine import Table, compile_loops, is_available, product_row, ufunc_row
+from .matrices import matrix_row
 from .memory import Departed, Frame, Memory
-from .nodes import Buffer, Constant, Node, Operand, Refused
+from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
 
@@ -178,6 +179,10 @@ class Program:
             table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
         elif group.kind == "loop":
             self._add_loop(table, node)
+        elif group.kind == "call" and node.words["given"] == (tuple(Place(k, False) for k in range(len(node.ins))), {}):
+            xs = (*node.ins, *node.outs)
+            row = matrix_row(node.function, [machine.Operand(x.dtype.str[1:], x.shape, x.strides) for x in xs])
+            table.add_row(row, [self._pointer(x) for x in xs])
         else:
             raise Unsupported(group.why or f"a call of Python ({group.kind})")
 
