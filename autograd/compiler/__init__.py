@@ -5,6 +5,7 @@
 `numbers`     Python numbers that may change from step to step
 `trace`       arrays that note the calls of NumPy
 `plan`        nodes as groups, each of which is one loop or one call, and places for values
+`rows`        updates of whole tables that change few rows, as updates of these rows
 `program`     a plan in memory: tables of calls, and what Python does between them
 `loops`       descriptions of loops over elements
 `operations`  ufuncs, casts and constants as LLVM's instructions, with NumPy's bits

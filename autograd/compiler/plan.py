@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,10 +19,12 @@ import numpy as np
 from .loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of
 from .nodes import Buffer, Constant, Node, Operand, Refused, bits_of
 from .numbers import Number
+from .rows import rows_of
 
 __all__ = ["Group", "Plan"]
 
 _MOST_NODES, _MOST_OPERANDS = 128, 64  # of a group
+_LARGE = 1 << 16  # elements from which arrays that have nothing to do with each other are better left apart
 _ALIGNED = 64
 _BYTE = np.dtype("V1")
 _FUSED = ("ufunc", "gather", "guard")
@@ -36,6 +39,8 @@ class Group:
     nodes : list of Node
     shape : tuple of int
         Of their loop; () for a call.
+    rows : (Plan, list of Operand) or None
+        What may be done in the place of the loop where some numbers are finite with the sign plus: see `rows`.
     loop : Loop or None
         What is compiled; None for a call.
     operands : list of Operand
@@ -46,6 +51,7 @@ class Group:
         self.nodes = [node]
         self.shape, self.is_loop, self.is_open = shape, is_loop, is_loop
         self.loop: Loop | None = None
+        self.rows: tuple[Plan, list[Operand]] | None = None
         self.why = ""  # there is no loop
         self.operands: list[Any] = []
         self._used: set[Any] = set()
@@ -147,11 +153,15 @@ class Plan:
         self.nodes = self._used(nodes)
         self.groups: list[Group] = []
         self._accesses: dict[int, list[tuple[int, Operand, bool]]] = {}  # by buffer: group, operand, whether written
-        self._by_shape: dict[tuple[int, ...], list[int]] = {}
+        self._alike: dict[Any, list[int]] = {}  # groups by shape, and by what is used together
+        self._together = self._used_together() if fuses else {}
         self._in_place: dict[int, tuple[int, int, Buffer]] = {}  # by buffer: whose memory it takes, the group, itself
         self._barrier = 0  # no node joins a group before it: Python has changed something
         for node in self.nodes:
             self._place(node)
+        for i, group in enumerate(self.groups):
+            if group.is_loop and math.prod(group.shape) >= _LARGE:
+                self._find_rows(i, group)
         self._last = self._last_uses()
         for i, group in enumerate(self.groups):
             if group.is_loop:
@@ -199,9 +209,9 @@ class Plan:
         least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
         if node.changes_more:
             self._barrier = len(self.groups) + 1
-        at = -1
+        at, alike = -1, (shape, self._together.get(id(node)))
         if is_loop and node.kind in (*_FUSED, "reduce") and shape:
-            for k in reversed(self._by_shape.get(shape, ())):
+            for k in reversed(self._alike.get(alike, ())):
                 if k < least:
                     break
                 if self.groups[k].takes(node):
@@ -211,7 +221,7 @@ class Plan:
             at = len(self.groups)
             self.groups.append(Group(node, shape, is_loop))
             if is_loop:
-                self._by_shape.setdefault(shape, []).append(at)
+                self._alike.setdefault(alike, []).append(at)
         else:
             self.groups[at].nodes.append(node)
             self.groups[at].note(node)
@@ -221,6 +231,48 @@ class Plan:
             self._accesses.setdefault(id(x.buffer), []).append((at, x, False))
         for x in writes:
             self._accesses.setdefault(id(x.buffer), []).append((at, x, True))
+
+    def _used_together(self) -> dict[int, int]:
+        """By the id of a node over many elements: the part of them to which it belongs, if nothing connects the parts.
+
+        Updates of several tables are such parts. A loop over two of them would read more arrays than the cache keeps.
+        """
+        before: dict[int, int] = {}  # by the id of a buffer: one that is used with it
+
+        def first(key: int) -> int:
+            while before.setdefault(key, key) != key:
+                key = before[key]
+            return key
+
+        found: dict[int, int] = {}
+        for node in self.nodes:
+            if is_compiled(node) and math.prod(shape_of(node)) >= _LARGE:
+                keys = [first(id(x.buffer)) for x in (*node.reads, *node.outs) if any(x.strides)]
+                before |= dict.fromkeys(keys, keys[0])
+                found[id(node)] = keys[0]
+        return {at: first(key) for at, key in found.items()}
+
+    def _find_rows(self, at: int, group: Group) -> None:
+        """Plan the update of the rows that a step names, in the place of that of a whole table."""
+        kept = {id(x.buffer) for x in self.kept}
+
+        def private(buffer: Buffer) -> bool:
+            is_temporary = buffer.kind == "temporary" and id(buffer) not in kept
+            return is_temporary and all(k == at for k, _, _ in self._accesses[id(buffer)])
+
+        before = [node for each in self.groups[:at] for node in each.nodes]
+        found = rows_of(group.nodes, group.shape, before, private)
+        if found is None:
+            return
+        for x in found.indices:
+            self._accesses.setdefault(id(x.buffer), []).append((at, x, False))
+        plan = Plan(found.nodes, [])
+        memory = np.empty(plan.size, np.uint8)
+        for buffer in {id(out.buffer): out.buffer for node in found.nodes for out in node.outs}.values():
+            if buffer.kind == "temporary" and buffer.start >= 0:
+                buffer.kind = "number"
+                buffer.array = np.ndarray(buffer.base.shape, buffer.base.dtype, memory.data, buffer.start)
+        group.rows = plan, found.factors
 
     def _least(self, reads: Iterable[Operand], writes: Iterable[Operand]) -> int:
         """The first group that a node with these operands may join."""

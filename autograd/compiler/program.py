@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ class Program:
         self.nodes = _with_numbers(nodes)
         self.steps: list[Callable[[Frame], Any]] = []
         self.tables = 0
+        self.may_name_rows = True  # if not, updates of rows are those of whole tables: both are proved
         self.late: list[Node] = []  # those that may fail when something has changed
         self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
@@ -86,6 +88,12 @@ class Program:
             is_before = is_before and i < first_write
             if not is_before and any(node.kind == "guard" for node in group.nodes):
                 raise Refused("a decision on data after something has changed")
+            if group.rows is not None:
+                if table.rows:
+                    self._end(table, is_before)
+                    table = Table()
+                self.steps.append(self._choice(group, is_before))
+                continue
             try:
                 self._add(table, group)
             except (Unsupported, Refused) as error:
@@ -100,6 +108,25 @@ class Program:
                     self.steps.append(self._told(call, group) if is_late else call)
         if table.rows:
             self._end(table, is_before)
+
+    def _choice(self, group: Group, is_before: bool) -> Callable[[Frame], Any]:
+        """The update of the rows that a step names, or, if the numbers do not allow it, that of all rows."""
+        assert group.rows is not None
+        plan, factors = group.rows
+        walks = []
+        for groups in (plan.groups, [group]):
+            table = Table()
+            for each in groups:
+                self._add_row(table, each)
+            walks.append(self._walk(table, groups, is_before))
+        few, all_rows = walks
+        numbers = [self.memory.view(x) for x in factors]
+
+        def step(frame: Frame) -> None:
+            has_rows = self.may_name_rows and all(x < math.inf and math.copysign(1.0, x) > 0 for x in numbers)
+            (few if has_rows else all_rows)(frame)
+
+        return step
 
     def _told(self, call: Callable[[Frame], Any], group: Group) -> Callable[[Frame], Any]:
         """A call of a function that may fail when something has changed: then with the error of the step."""
@@ -136,9 +163,9 @@ class Program:
 
     def _compile(self) -> None:
         """Compile the loops. A group whose loop cannot be compiled is calls of NumPy."""
-        loops = list(
-            dict.fromkeys(group.loop for group in self.plan.groups if group.is_loop and group.loop is not None)
-        )
+        groups = list(self.plan.groups)
+        groups += [each for group in self.plan.groups if group.rows for each in group.rows[0].groups]
+        loops = list(dict.fromkeys(group.loop for group in groups if group.is_loop and group.loop is not None))
         try:
             self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
         except Unsupported:
@@ -150,6 +177,9 @@ class Program:
                     whys[loop] = str(error)
             groups = [group for group in self.plan.groups if group.is_loop and group.loop in whys]
             self.plan.without_loops({group: whys[group.loop] for group in groups if group.loop is not None})
+        for group in self.plan.groups:
+            if group.rows and any(each.loop not in self.addresses for each in (group, *group.rows[0].groups)):
+                group.rows = None
 
     def _fail(self, group: Group, frame: Frame) -> None:
         """Raise the error of a group that has found values which it cannot take, when something has changed."""
@@ -232,8 +262,12 @@ class Program:
 
     def _end(self, table: Table, is_before: bool) -> None:
         """Add the walk of a table to the steps."""
-        walk, groups = table.finish(self.arguments + 1), self._rows
+        self.steps.append(self._walk(table, self._rows, is_before))
         self._rows = []
+
+    def _walk(self, table: Table, groups: Sequence[Group], is_before: bool) -> Callable[[Frame], Any]:
+        """The walk of a table as a step."""
+        walk = table.finish(self.arguments + 1)
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
         nothing = np.zeros(1)
@@ -253,7 +287,7 @@ class Program:
                             raise Departed from error
                         raise
 
-        self.steps.append(step)
+        return step
 
     def __str__(self) -> str:
         """Counts of nodes, loops, calls and tables, and bytes."""
@@ -274,6 +308,7 @@ class Program:
         for i, group in enumerate(self.plan.groups):
             names = ", ".join(map(name_of, group.nodes)) if group.kind != "python" else "Python"
             over = f" over {list(group.shape)}" if group.is_loop else ""
+            over += ", or the rows that are named" if group.rows is not None else ""
             uses = ", ".join(dict.fromkeys(f"{x.buffer.kind} {x.dtype}{list(x.shape)}" for x in group.operands))
             found.append(f"{i:4} {group.kind}{over}: {names}   ({uses})")
         return found

@@ -139,6 +139,7 @@ class Optimizer:
     run_updates: Callable[[Iterable[int], list[Any]], None] | None = None
     """Called by a step in the place of `update_some`, where something else decides when updates run (`Offload`)."""
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
+    _scratches: tuple[str, ...] = ()  # and those whose arrays, or None, hold nothing between two steps
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
     _switches: tuple[str, ...] = ()  # and of those that are False by default, and shown where they are not
     _flags: tuple[str, ...] = ()  # which of `_numbers` are True or False, as all `_switches` are

@@ -84,6 +84,7 @@ class SGD(Optimizer):
         self._tables = Tables()
 
     _saved = ("velocity",)
+    _scratches = ("_scratch",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
     _switches = ("maximize",)
     _flags = ("nesterov",)

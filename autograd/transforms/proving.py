@@ -65,6 +65,7 @@ def proved_run(
             why = _fault(made, form, left)
             for seed, is_far in ((1, False), (2, True)):
                 if not why and state.distribution.is_alone:
+                    made.program.may_name_rows = is_far
                     why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared)
             made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")

@@ -728,7 +728,10 @@ class _Stepper:
         for name, x in list(vars(optimizer).items()):
             is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
             kinds = np.ndarray | np.generic | int | None
-            if is_state and (name in optimizer._saved or all(isinstance(v, kinds) for v in x)):
+            if name in optimizer._scratches:  # values of the trace
+                self._undo.append(partial(x.__setitem__, slice(None), list(x)))
+                x[:] = [None] * len(x)
+            elif is_state and (name in optimizer._saved or all(isinstance(v, kinds) for v in x)):
                 self._replace_items(name, x)
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
