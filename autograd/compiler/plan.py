@@ -24,7 +24,8 @@ from .rows import rows_of
 __all__ = ["Group", "Plan"]
 
 _MOST_NODES, _MOST_OPERANDS = 128, 64  # of a group
-_LARGE = 1 << 16  # elements from which arrays that have nothing to do with each other are better left apart
+_LARGE = 1 << 20  # elements from which one loop over arrays that have nothing to do with each other is slower than two
+_TABLE = 1 << 15  # elements from which an update of few rows is worth a choice at each run
 _ALIGNED = 64
 _BYTE = np.dtype("V1")
 _FUSED = ("ufunc", "gather", "guard")
@@ -160,7 +161,7 @@ class Plan:
         for node in self.nodes:
             self._place(node)
         for i, group in enumerate(self.groups):
-            if group.is_loop and math.prod(group.shape) >= _LARGE:
+            if group.is_loop and math.prod(group.shape) >= _TABLE:
                 self._find_rows(i, group)
         self._last = self._last_uses()
         for i, group in enumerate(self.groups):
@@ -235,7 +236,8 @@ class Plan:
     def _used_together(self) -> dict[int, int]:
         """By the id of a node over many elements: the part of them to which it belongs, if nothing connects the parts.
 
-        Updates of several tables are such parts. A loop over two of them would read more arrays than the cache keeps.
+        Updates of several tables are such parts. A loop over two large ones would read more arrays than the cache
+        keeps, and where sums of few rows are the gradients, it would have to pass over all.
         """
         before: dict[int, int] = {}  # by the id of a buffer: one that is used with it
 
@@ -244,13 +246,14 @@ class Plan:
                 key = before[key]
             return key
 
-        found: dict[int, int] = {}
+        found: dict[int, tuple[int, int]] = {}  # a buffer of each node, and its number of elements
         for node in self.nodes:
-            if is_compiled(node) and math.prod(shape_of(node)) >= _LARGE:
+            if is_compiled(node) and (size := math.prod(shape_of(node))) >= _TABLE:
                 keys = [first(id(x.buffer)) for x in (*node.reads, *node.outs) if any(x.strides)]
                 before |= dict.fromkeys(keys, keys[0])
-                found[id(node)] = keys[0]
-        return {at: first(key) for at, key in found.items()}
+                found[id(node)] = keys[0], size
+        of_rows = {first(id(out.buffer)) for node in self.nodes if node.kind == "add_at" for out in node.outs}
+        return {at: first(key) for at, (key, size) in found.items() if size >= _LARGE or first(key) in of_rows}
 
     def _find_rows(self, at: int, group: Group) -> None:
         """Plan the update of the rows that a step names, in the place of that of a whole table."""

@@ -17,7 +17,7 @@ from .running import same
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
-ROWS, COLUMNS = 2_000, 40
+ROWS, COLUMNS = 2_000, 20
 SPECIAL = numpy.array([0.0, -0.0, numpy.inf, -numpy.inf, numpy.nan, 1e-45, -1e-45, 3e38], "float32")
 
 Step = Callable[..., Any]
@@ -151,3 +151,22 @@ def test_a_gradient_that_is_more_than_sums_of_rows_is_not_taken_for_one() -> Non
     for i in range(12):
         do(*indices(i))
     assert do.replays == 8 and not of_rows(do)
+
+
+def test_two_tables_of_one_shape_are_updated_by_themselves() -> None:
+    random = numpy.random.default_rng(0)
+    tables = [ag.Parameter(random.standard_normal((ROWS, COLUMNS)).astype("float32")) for _ in range(2)]
+    optimizer = optim.SGD(tables, 0.1)
+
+    @ag.capture
+    def step(a: Any, b: Any) -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = (nn.embedding(a, tables[0]) * tables[1][b]).sum()
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    for i in range(20):
+        step(*indices(i))
+    assert step.replays == 16 and len(of_rows(step)) == 2
