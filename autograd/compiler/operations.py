@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import platform
 import struct
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 
@@ -25,7 +25,6 @@ _FLOAT_COMPARISONS = {"equal": "oeq", "not_equal": "une", "less": "olt", "less_e
                       "greater_equal": "oge"}  # fmt: skip
 _COMPARISONS = {"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
                 "greater_equal": "ge"}  # fmt: skip
-_ARITHMETIC = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
 _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 
@@ -142,91 +141,132 @@ def select(code: Code, c: str, of: str, x: str, y: str, lanes: int) -> str:
 
 def apply(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> str:
     """The result of a ufunc's inner loop on values of one dtype."""
-    of, kind, x, y = type_of(dtype, lanes), kind_of(dtype), xs[0], xs[-1]
-
-    def number(value: float) -> str:
-        return literal(dtype, value, lanes)
-
-    def pick(c: str, p: str, q: str) -> str:
-        return select(code, c, of, p, q, lanes)
-
+    on = _Values(code, dtype, lanes, xs[0], xs[-1])
     if name in _LOGICAL:
         p, q = (_truth(code, dtype, each, lanes) for each in xs)
         return code.new(f"{_LOGICAL[name]} {type_of('b1', lanes)} {p}, {q}")
     if name == "logical_not":
-        return code.new(f"xor {type_of('b1', lanes)} {_truth(code, dtype, x, lanes)}, {literal('b1', 1, lanes)}")
+        return code.new(f"xor {type_of('b1', lanes)} {_truth(code, dtype, xs[0], lanes)}, {literal('b1', 1, lanes)}")
     if name in _BITWISE:
-        return code.new(f"{_BITWISE[name]} {of} {x}, {y}")
+        return on.do(_BITWISE[name])
     if name == "invert":
-        return code.new(f"xor {of} {x}, {number(1 if kind == 'b' else -1)}")
+        return on.do("xor", on.x, on.number(1 if on.kind == "b" else -1))
     if name in _COMPARISONS:
-        if kind == "f":
-            return code.new(f"fcmp {_FLOAT_COMPARISONS[name]} {of} {x}, {y}")
-        sign = "" if name in ("equal", "not_equal") else "s" if kind == "i" else "u"
-        return code.new(f"icmp {sign}{_COMPARISONS[name]} {of} {x}, {y}")
-    if kind == "b":  # add and maximum are or, multiply and minimum are and
-        if name in ("absolute", "positive"):
-            return x
-        return code.new(f"{'or' if name in ('add', 'maximum', 'fmax') else 'and'} {of} {x}, {y}")
-    if name in _ARITHMETIC:
-        return code.new(f"{'f' if kind == 'f' else ''}{_ARITHMETIC[name]} {of} {x}, {y}")
+        return _compared(on, name)
     if name == "positive":
-        return x
-    if name == "square":
-        return code.new(f"{'fmul' if kind == 'f' else 'mul'} {of} {x}, {x}")
-    if name in ("maximum", "minimum", "fmax", "fmin"):
-        above = name in ("maximum", "fmax")
-        if kind == "f":
-            if not _second_of_equals():
-                raise Unsupported(f"{name} of zeros with both signs depends on their place here")
-            best = pick(code.new(f"fcmp {'ogt' if above else 'olt'} {of} {x}, {y}"), x, y)
-            return pick(code.new(f"fcmp uno {of} {x}, {x}"), x, best)
-        return pick(code.new(f"icmp {'s' if kind == 'i' else 'u'}{'gt' if above else 'lt'} {of} {x}, {y}"), x, y)
-    if kind != "f":
-        if name in ("left_shift", "right_shift"):
-            return _shifted(code, name, dtype, x, y, lanes)
-        if name == "negative":
-            return code.new(f"sub {of} {number(0)}, {x}")
-        below = None if kind == "u" else code.new(f"icmp slt {of} {x}, {number(0)}")
-        if name == "absolute":
-            return x if below is None else pick(below, code.new(f"sub {of} {number(0)}, {x}"), x)
-        if name == "sign":
-            some = pick(code.new(f"icmp ne {of} {x}, {number(0)}"), number(1), number(0))
-            return some if below is None else pick(below, number(-1), some)
+        return on.x
+    write = {"f": _OF_FLOATS, "b": _OF_BOOLEANS}.get(on.kind, _OF_INTEGERS).get(name)
+    if write is None:
         raise Unsupported(f"{name} of {dtype}")
-    if name == "negative":
-        return code.new(f"fneg {of} {x}")
-    if name in ("absolute", "fabs"):
-        return intrinsic(code, "fabs", dtype, [x], lanes)
-    if name in ("sqrt", "floor", "ceil", "trunc", "rint", "copysign"):
-        return intrinsic(code, name, dtype, xs, lanes)
-    if name == "reciprocal":
-        return code.new(f"fdiv {of} {number(1)}, {x}")
-    if name == "sign":
-        inner = pick(code.new(f"fcmp uno {of} {x}, {x}"), x, number(0))
-        inner = pick(code.new(f"fcmp olt {of} {x}, {number(0)}"), number(-1), inner)
-        return pick(code.new(f"fcmp ogt {of} {x}, {number(0)}"), number(1), inner)
-    if name == "signbit":
-        as_int = "i4" if dtype == "f4" else "i8"
-        bits = code.new(f"bitcast {of} {x} to {type_of(as_int, lanes)}")
-        return code.new(f"icmp slt {type_of(as_int, lanes)} {bits}, {literal(as_int, 0, lanes)}")
-    if name == "isnan":
-        return code.new(f"fcmp uno {of} {x}, {x}")
-    if name in ("isinf", "isfinite"):
-        size = intrinsic(code, "fabs", dtype, [x], lanes)
-        return code.new(f"fcmp {'oeq' if name == 'isinf' else 'one'} {of} {size}, {number(math.inf)}")
-    raise Unsupported(f"{name} of {dtype}")
+    return write(on)
 
 
-def _shifted(code: Code, name: str, dtype: str, x: str, y: str, lanes: int) -> str:
+class _Values:
+    """The operands of an operation, of one dtype; x and y are the same where there is one."""
+
+    def __init__(self, code: Code, dtype: str, lanes: int, x: str, y: str):
+        self.code, self.dtype, self.lanes, self.x, self.y = code, dtype, lanes, x, y
+        self.of, self.kind = type_of(dtype, lanes), kind_of(dtype)
+
+    def number(self, value: float) -> str:
+        return literal(self.dtype, value, self.lanes)
+
+    def do(self, name: str, *given: str) -> str:
+        """An instruction on x and y, or on other values."""
+        return self.code.new(f"{name} {self.of} {', '.join(given or (self.x, self.y))}")
+
+    def call(self, name: str, *given: str) -> str:
+        """An intrinsic of x, or of other values."""
+        return intrinsic(self.code, name, self.dtype, given or (self.x,), self.lanes)
+
+    def pick(self, c: str, p: str, q: str) -> str:
+        return select(self.code, c, self.of, p, q, self.lanes)
+
+
+def _compared(on: _Values, name: str) -> str:
+    if on.kind == "f":
+        return on.do(f"fcmp {_FLOAT_COMPARISONS[name]}")
+    sign = "" if name in ("equal", "not_equal") else "s" if on.kind == "i" else "u"
+    return on.do(f"icmp {sign}{_COMPARISONS[name]}")
+
+
+def _extreme(name: str, test: str) -> _Writer:
+    """The larger or the smaller number: x where the test holds."""
+
+    def write(on: _Values) -> str:
+        if on.kind != "f":
+            return on.pick(on.do(f"icmp {'s' if on.kind == 'i' else 'u'}{test}"), on.x, on.y)
+        if not _second_of_equals():
+            raise Unsupported(f"{name} of zeros with both signs depends on their place here")
+        best = on.pick(on.do(f"fcmp o{test}"), on.x, on.y)
+        return on.pick(on.do("fcmp uno", on.x, on.x), on.x, best)
+
+    return write
+
+
+def _absolute_integer(on: _Values) -> str:
+    if on.kind == "u":
+        return on.x
+    return on.pick(on.do("icmp slt", on.x, on.number(0)), on.do("sub", on.number(0), on.x), on.x)
+
+
+def _sign_of_integer(on: _Values) -> str:
+    some = on.pick(on.do("icmp ne", on.x, on.number(0)), on.number(1), on.number(0))
+    return some if on.kind == "u" else on.pick(on.do("icmp slt", on.x, on.number(0)), on.number(-1), some)
+
+
+def _sign(on: _Values) -> str:
+    inner = on.pick(on.do("fcmp uno", on.x, on.x), on.x, on.number(0))
+    inner = on.pick(on.do("fcmp olt", on.x, on.number(0)), on.number(-1), inner)
+    return on.pick(on.do("fcmp ogt", on.x, on.number(0)), on.number(1), inner)
+
+
+def _signbit(on: _Values) -> str:
+    whole = f"i{on.dtype[1:]}"
+    bits = bitcast(on.code, whole, on.dtype, on.x, on.lanes)
+    return on.code.new(f"icmp slt {type_of(whole, on.lanes)} {bits}, {literal(whole, 0, on.lanes)}")
+
+
+def _shifted(name: str, on: _Values) -> str:
     """A shift. By as many bits as there are, or more, none is left, but for copies of the sign."""
-    of, width = type_of(dtype, lanes), 8 * int(dtype[1:])
-    fits = code.new(f"icmp ult {of} {y}, {literal(dtype, width, lanes)}")
-    if name == "right_shift" and kind_of(dtype) == "i":
-        by = select(code, fits, of, y, literal(dtype, width - 1, lanes), lanes)
-        return code.new(f"ashr {of} {x}, {by}")
-    found = code.new(f"{'shl' if name == 'left_shift' else 'lshr'} {of} {x}, {y}")
-    return select(code, fits, of, found, literal(dtype, 0, lanes), lanes)
+    width = 8 * int(on.dtype[1:])
+    fits = on.do("icmp ult", on.y, on.number(width))
+    if name == "right_shift" and on.kind == "i":
+        return on.do("ashr", on.x, on.pick(fits, on.y, on.number(width - 1)))
+    return on.pick(fits, on.do("shl" if name == "left_shift" else "lshr"), on.number(0))
+
+
+def _instruction(name: str) -> _Writer:
+    return lambda on: on.do(name)
+
+
+def _intrinsic_of(name: str, *operands: str) -> _Writer:
+    return lambda on: on.call(name, *(getattr(on, x) for x in operands))
+
+
+_Writer = Callable[[_Values], str]
+_EXTREMES: dict[str, _Writer] = {name: _extreme(name, "gt" if "max" in name else "lt")
+                                 for name in ("maximum", "minimum", "fmax", "fmin")}  # fmt: skip
+_OF_BOOLEANS: dict[str, _Writer] = {
+    "absolute": lambda on: on.x, **dict.fromkeys(("add", "maximum", "fmax"), _instruction("or")),
+    **dict.fromkeys(("multiply", "minimum", "fmin"), _instruction("and")),
+}  # fmt: skip
+_OF_INTEGERS: dict[str, _Writer] = {
+    "add": _instruction("add"), "subtract": _instruction("sub"), "multiply": _instruction("mul"),
+    "square": lambda on: on.do("mul", on.x, on.x), "negative": lambda on: on.do("sub", on.number(0), on.x),
+    "absolute": _absolute_integer, "sign": _sign_of_integer, **_EXTREMES,
+    **{name: partial(_shifted, name) for name in ("left_shift", "right_shift")},
+}  # fmt: skip
+_OF_FLOATS: dict[str, _Writer] = {
+    "add": _instruction("fadd"), "subtract": _instruction("fsub"), "multiply": _instruction("fmul"),
+    "divide": _instruction("fdiv"), "square": lambda on: on.do("fmul", on.x, on.x),
+    "negative": lambda on: on.do("fneg", on.x), "reciprocal": lambda on: on.do("fdiv", on.number(1), on.x),
+    **{name: _intrinsic_of(name, "x") for name in ("sqrt", "floor", "ceil", "trunc", "rint", "fabs")},
+    "absolute": _intrinsic_of("fabs", "x"), "copysign": _intrinsic_of("copysign", "x", "y"), **_EXTREMES,
+    "sign": _sign, "signbit": _signbit, "isnan": lambda on: on.do("fcmp uno", on.x, on.x),
+    "isinf": lambda on: on.do("fcmp oeq", on.call("fabs"), on.number(math.inf)),
+    "isfinite": lambda on: on.do("fcmp one", on.call("fabs"), on.number(math.inf)),
+}  # fmt: skip
 
 
 def bitcast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
