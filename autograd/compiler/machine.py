@@ -59,7 +59,23 @@ class Operand(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A call without its pointers, for `Table.add_row`. `owner` keeps what the addresses are of."""
+    """A call without its pointers, for `Table.add`.
+
+    Attributes
+    ----------
+    function : int
+        The address of a function in the form of NumPy's inner loops.
+    context, auxiliary : int
+    dims, strides : tuple of int
+        Its arguments.
+    checks : bool
+        Whether its floating-point errors count.
+    repeat : (extents, strides) or None
+        The call is made for all places of outer dimensions, the outermost first: their extents, and by pointer the
+        strides in them.
+    owner : object
+        It lives as long as the table.
+    """
 
     function: int
     context: int = 0
@@ -79,7 +95,7 @@ class Table:
     >>> x, y = np.arange(4.0), np.zeros(4)
     >>> table = Table()
     >>> if is_available():
-    ...     _ = table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
+    ...     _ = table.add(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
     ...     run = table.finish()
     ...     assert run(x) == 0 and (y == x * x).all()
     """
@@ -92,33 +108,15 @@ class Table:
         self._bases = 0
         self._kept: list[Any] = []
 
-    def add(
-        self, function: int, pointers: Sequence[int | tuple[int, int]], *, context: int = 0, auxiliary: int = 0,
-        dims: Sequence[int] = (), strides: Sequence[int] = (), checks: bool = False,
-        repeat: tuple[Sequence[int], Sequence[Sequence[int]]] | None = None, owner: Any = None,
-    ) -> int:  # fmt: skip
-        """Add a call, and return its number.
+    def add(self, row: Row, pointers: Sequence[int | tuple[int, int]]) -> int:
+        """Add the call of a row, and return its number.
 
-        Parameters
-        ----------
-        function : int
-            The address of a function in the form of NumPy's inner loops.
-        pointers : sequence of int or (int, int)
-            Addresses, or the number of a base and an offset from it; bases are given in each walk.
-        dims, strides : sequence of int
-            Its arguments.
-        checks : bool
-            Whether its floating-point errors count.
-        repeat : (extents, strides), optional
-            The call is made for all places of outer dimensions, the outermost first: their extents, and by pointer the
-            strides in them.
-        owner : object, optional
-            It lives as long as the table.
+        The pointers are addresses, or the number of a base and an offset from it; bases are given in each walk.
         """
         n, at = len(pointers), len(self._words)
-        extents, steps = repeat or ((), ())
-        clears = not is_compiled(function)
-        words = [0, function, context, auxiliary, checks + 2 * clears, 0, 0, len(extents), n]
+        extents, steps = row.repeat or ((), ())
+        checks = row.checks + 2 * (not is_compiled(row.function))
+        words = [0, row.function, row.context, row.auxiliary, checks, 0, 0, len(extents), n]
         for pointer in pointers:
             if isinstance(pointer, tuple):
                 base, offset = pointer
@@ -134,22 +132,15 @@ class Table:
                 *(step[d] for d in range(len(extents)) for step in steps),
                 *[0] * (2 * n + len(extents)),
             ]
-        for place, values in ((5, dims), (6, strides)):
+        for place, values in ((5, row.dims), (6, row.strides)):
             if values:
                 self._inner.append((at + place, at + len(words)))
                 words += values
         words[0] = len(words)
         self._words += words
-        self._kept.append(owner)
+        self._kept.append(row.owner)
         self.rows += 1
         return self.rows - 1
-
-    def add_row(self, row: Row, pointers: Sequence[int | tuple[int, int]]) -> int:
-        """Add the call of a row."""
-        return self.add(
-            row.function, pointers, context=row.context, auxiliary=row.auxiliary, dims=row.dims, strides=row.strides,
-            checks=row.checks, repeat=row.repeat, owner=row.owner,
-        )  # fmt: skip
 
     def finish(self, bases: int | None = None, holds: bool = False) -> Callable[..., int]:
         """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
@@ -364,7 +355,7 @@ def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, s
         x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
     found, apart = _like(out, random), _like(out, random)
     table = Table()
-    table.add_row(row, [each.ctypes.data for each in (x, y, found)])
+    table.add(row, [each.ctypes.data for each in (x, y, found)])
     with np.errstate(all="ignore"):
         needed = np.asarray(function(x, y))
         if function is not np.dot or apart.flags.c_contiguous:

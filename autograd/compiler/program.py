@@ -14,7 +14,7 @@ from ..errors import CaptureError
 from . import machine
 from .calls import call_of, calls_of
 from .loops import Loop, Pointer, Unsupported
-from .machine import Table, compile_loops, is_available, product_row, ufunc_row
+from .machine import Row, Table, compile_loops, is_available, product_row, ufunc_row
 from .matrices import matrix_row
 from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
@@ -197,7 +197,7 @@ class Program:
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
             address = self.addresses[group.loop]
-            table.add(address, [self._pointer(x) for x in group.operands], checks=True)
+            table.add(Row(address, checks=True), [self._pointer(x) for x in group.operands])
         elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
             self._add_ufunc(table, node)
         elif group.kind == "product":
@@ -206,13 +206,13 @@ class Program:
                 for x, s in zip((*node.ins, *node.outs), node.words["strides"], strict=True)
             ]
             row = product_row(a, b, c, node.function.__name__, node.words["is_same"])
-            table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
+            table.add(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
         elif group.kind == "loop":
             self._add_loop(table, node)
         elif group.kind == "call" and node.words["given"] == (tuple(Place(k, False) for k in range(len(node.ins))), {}):
             xs = (*node.ins, *node.outs)
             row = matrix_row(node.function, [machine.Operand(x.dtype.str[1:], x.shape, x.strides) for x in xs])
-            table.add_row(row, [self._pointer(x) for x in xs])
+            table.add(row, [self._pointer(x) for x in xs])
         else:
             raise Unsupported(group.why or f"a call of Python ({group.kind})")
 
@@ -231,7 +231,7 @@ class Program:
             x = along(x, shape)
             pointers.append(Pointer(dtype.str[1:], x.strides))
             addresses.append(self._pointer(x))
-        table.add_row(ufunc_row(node.function, shape, pointers), addresses)
+        table.add(ufunc_row(node.function, shape, pointers), addresses)
 
     def _add_loop(self, table: Table, node: Node) -> None:
         places, counts = [], [0, len(node.ins)]
@@ -250,7 +250,8 @@ class Program:
                 pointers.append(self._pointer(x))
                 dims += [*x.shape, 0, 0][:2]
         adapter, address = kernels.adapters().adapted(node.function)
-        table.add(adapter.address, pointers, auxiliary=address, dims=dims, checks=True, owner=(adapter, node.function))
+        row = Row(adapter.address, 0, address, tuple(dims), checks=True, owner=(adapter, node.function))
+        table.add(row, pointers)
 
     def _pointer(self, x: Operand) -> Any:
         buffer = x.buffer

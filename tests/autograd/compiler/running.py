@@ -10,7 +10,7 @@ import pytest
 
 from autograd.compiler import build
 from autograd.compiler.loops import Loop, pointer_of
-from autograd.compiler.machine import Table, compile_loops
+from autograd.compiler.machine import Row, Table, compile_loops
 
 SPECIAL = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-45, -1e-45, 1e-40, 5e-324, 1.17e-38, 2.3e-308, 3e38, -3e38,
@@ -42,7 +42,7 @@ def run(loop: Loop, arrays: Sequence[Any]) -> int:
     """Run a loop; the result is the walk's."""
     (address,) = compile_loops([loop])
     table = Table()
-    table.add(address, [(k, 0) for k in range(len(arrays))], checks=True)
+    table.add(Row(address, checks=True), [(k, 0) for k in range(len(arrays))])
     return table.finish()(*arrays)
 
 

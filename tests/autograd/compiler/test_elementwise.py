@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autograd.compiler import build, operations
 from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of, may_report, pointer_of
-from autograd.compiler.machine import INVALID, OVERFLOW, Table, compile_loops, is_available
+from autograd.compiler.machine import INVALID, OVERFLOW, Row, Table, compile_loops, is_available
 
 from ...tables import each
 from .running import DTYPES, SPECIAL, elementwise, forget, made, numbers, run, same
@@ -219,7 +219,7 @@ def test_which_loops_report_errors(steps: Any, reports: bool) -> None:
     loop = Loop((40,), (pointer_of(x), pointer_of(y)), steps)
     assert may_report(loop) == reports
     table = Table()
-    table.add(compile_loops([loop])[0], [x.ctypes.data, y.ctypes.data], checks=may_report(loop))
+    table.add(Row(compile_loops([loop])[0], checks=may_report(loop)), [x.ctypes.data, y.ctypes.data])
     found = table.finish()()
     assert found == 0 if not reports else found in (0, INVALID, OVERFLOW)
 

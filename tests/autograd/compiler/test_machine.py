@@ -22,6 +22,7 @@ from autograd.compiler.machine import (
     INVALID,
     OVERFLOW,
     Operand,
+    Row,
     Table,
     compile_loops,
     is_available,
@@ -45,8 +46,8 @@ def _square() -> int:
 def test_rows_run_in_order_on_bases_and_addresses() -> None:
     x, y, z = np.arange(6.0), np.zeros(8), np.zeros(4)
     table = Table()
-    assert table.add(_square(), [(0, 16), (1, 32)]) == 0
-    assert table.add(_square(), [(1, 32), z.ctypes.data]) == 1
+    assert table.add(Row(_square()), [(0, 16), (1, 32)]) == 0
+    assert table.add(Row(_square()), [(1, 32), z.ctypes.data]) == 1
     run = table.finish()
     assert run(x, y) == 0
     assert y.tolist() == [0] * 4 + [4, 9, 16, 25] and z.tolist() == [16, 81, 256, 625]
@@ -61,7 +62,7 @@ def test_an_empty_table() -> None:
 
 def test_wrong_arguments_raise() -> None:
     table = Table()
-    table.add(_square(), [(0, 0), (1, 0)])
+    table.add(Row(_square()), [(0, 0), (1, 0)])
     run = table.finish()
     x = np.zeros(4)
     with pytest.raises(TypeError):
@@ -75,7 +76,7 @@ def test_wrong_arguments_raise() -> None:
 
 def test_the_table_lives_as_long_as_its_function() -> None:
     table = Table()
-    table.add(_square(), [(0, 0), (1, 0)], owner=(owner := type("Owner", (), {})()))
+    table.add(Row(_square(), owner=(owner := type("Owner", (), {})())), [(0, 0), (1, 0)])
     import weakref
 
     dead = weakref.ref(owner)
@@ -110,10 +111,9 @@ def test_a_row_has_its_arguments_and_is_repeated_over_outer_dimensions() -> None
 
     function = _Inner(inner)
     table = Table()
-    table.add(
-        ctypes.cast(function, ctypes.c_void_p).value or 0, [1000, (0, 5)], context=7, auxiliary=9, dims=(3,),
-        strides=(8, 16), repeat=((2, 3), ((100, 10), (-1, 0))), owner=function,
-    )  # fmt: skip
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    repeat = (2, 3), ((100, 10), (-1, 0))
+    table.add(Row(address, 7, 9, (3,), (8, 16), repeat=repeat, owner=function), [1000, (0, 5)])
     run = table.finish()
     for base in (2000, 3000):  # twice: counters and pointers begin anew
         seen.clear()
@@ -131,8 +131,8 @@ def test_a_row_that_fails_ends_the_walk() -> None:
         table = Table()
         for k in range(4):
             function = bad if k == at else good
-            table.add(ctypes.cast(function, ctypes.c_void_p).value or 0, [0], owner=function,
-                      repeat=((3,), ((1,),)) if k % 2 else None)  # fmt: skip
+            address = ctypes.cast(function, ctypes.c_void_p).value or 0
+            table.add(Row(address, owner=function, repeat=((3,), ((1,),)) if k % 2 else None), [0])
         assert table.finish()() == -at - 1
         assert calls[-1] == 0 and sum(calls) == (0, 1, 4, 5)[at]
 
@@ -141,8 +141,8 @@ def test_floating_point_errors() -> None:
     x, y, out = np.zeros(1), np.zeros(1), np.zeros(1)
     table = Table()
     one = [Pointer("f8", (8,))] * 3
-    table.add_row(ufunc_row(np.divide, (1,), one), [(0, 0), (1, 0), (2, 0)])
-    table.add_row(ufunc_row(np.multiply, (1,), one), [(2, 0), (2, 0), (2, 0)])
+    table.add(ufunc_row(np.divide, (1,), one), [(0, 0), (1, 0), (2, 0)])
+    table.add(ufunc_row(np.multiply, (1,), one), [(2, 0), (2, 0), (2, 0)])
     run = table.finish()
     cases = {(1.0, 0.0): DIVISION, (0.0, 0.0): INVALID, (1e200, 1.0): OVERFLOW, (3.0, 1.0): 0}
     for (x[0], y[0]), needed in cases.items():
@@ -156,7 +156,7 @@ def test_errors_of_rows_that_are_not_checked_do_not_count() -> None:
     for checks in ((True, False), (False, True), (False, False)):
         table = Table()
         for check, given_ in zip(checks, (zero, x), strict=True):
-            table.add_row(row._replace(checks=check), [given_.ctypes.data, zero.ctypes.data, out.ctypes.data])
+            table.add(row._replace(checks=check), [given_.ctypes.data, zero.ctypes.data, out.ctypes.data])
         needed = (INVALID if checks[0] else 0) | (DIVISION if checks[1] else 0)
         assert table.finish()() == needed
 
@@ -171,11 +171,11 @@ def test_errors_are_kept_by_rows_that_clear_the_flags(name: str) -> None:
         for checks in (True, False):
             table = Table()
             if is_compiled:
-                table.add(compile_loops([loop])[0], [(0, 0), (1, 0), (2, 0)], checks=True)
+                table.add(Row(compile_loops([loop])[0], checks=True), [(0, 0), (1, 0), (2, 0)])
             else:
-                table.add_row(ufunc_row(np.divide, (40,), [STEP] * 3), [(0, 0), (1, 0), (2, 0)])
+                table.add(ufunc_row(np.divide, (40,), [STEP] * 3), [(0, 0), (1, 0), (2, 0)])
             row = ufunc_row(ufunc, (40,), [*[STEP] * ufunc.nin, pointer_of(to)])
-            table.add_row(row._replace(checks=checks), [*[(0, 0)] * ufunc.nin, (3, 0)])
+            table.add(row._replace(checks=checks), [*[(0, 0)] * ufunc.nin, (3, 0)])
             assert table.finish()(x, zero, out, to) == DIVISION
 
 
@@ -189,7 +189,7 @@ def test_other_threads_run_during_a_walk() -> None:
 
     function = _Inner(inner)
     table = Table()
-    table.add(ctypes.cast(function, ctypes.c_void_p).value or 0, [0], owner=function)
+    table.add(Row(ctypes.cast(function, ctypes.c_void_p).value or 0, owner=function), [0])
     other = threading.Thread(target=lambda: has_begun.wait(60) and may_end.set())
     other.start()
     assert table.finish()() == 0
@@ -200,7 +200,7 @@ def test_a_walk_that_holds_the_lock() -> None:
     """A thread that waits for the interpreter's lock gets it after the walk."""
     loop = Loop((3_000_000,), (STEP, STEP), (("load", 0), ("sqrt", 0), ("store", 1, 1)))
     x, y, table = np.ones(3_000_000), np.empty(3_000_000), Table()
-    table.add(compile_loops([loop])[0], [(0, 0), (1, 0)])
+    table.add(Row(compile_loops([loop])[0]), [(0, 0), (1, 0)])
     run = table.finish(holds=True)
     order: list[str] = []
     may_begin = threading.Event()
@@ -227,7 +227,7 @@ def test_walks_of_different_tables_at_the_same_time() -> None:
     def work(k: int) -> None:
         x, y = np.full(100_000, float(k)), np.zeros(100_000)
         table = Table()
-        table.add(address, [(0, 0), (1, 0)])
+        table.add(Row(address), [(0, 0), (1, 0)])
         run = table.finish()
         for _ in range(50):
             y[:] = 0
@@ -265,7 +265,7 @@ def test_a_ufunc_as_a_row(seed: int) -> None:
         assert ufunc is np.power or any(s < 0 for x in arrays for s in x.strides)
         return
     table = Table()
-    table.add_row(row, [(k, 0) for k in range(len(arrays) + 1)])
+    table.add(row, [(k, 0) for k in range(len(arrays) + 1)])
     assert table.finish()(*arrays, out) >= 0
     assert same(out, needed)
 
@@ -326,7 +326,7 @@ def test_products(seed: int, function: str) -> None:
         assert function == "dot" and {"gaps", "rows"} & {*layouts}
         return
     table = Table()
-    table.add_row(row, [(0, 0), (1, 0), (2, 0)])
+    table.add(row, [(0, 0), (1, 0), (2, 0)])
     assert table.finish()(a, b, out) == 0
     assert same(out, needed)
 
@@ -341,7 +341,7 @@ def test_dots_of_vectors(dtype: str, shape: tuple[int, ...], layout: str) -> Non
     needed = np.asarray(np.vecdot(a, b))
     out = np.empty_like(needed)
     table = Table()
-    table.add_row(product_row(Operand.of(a), Operand.of(b), Operand.of(out), "vecdot"), [(0, 0), (1, 0), (2, 0)])
+    table.add(product_row(Operand.of(a), Operand.of(b), Operand.of(out), "vecdot"), [(0, 0), (1, 0), (2, 0)])
     assert table.finish()(a, b, out) == 0
     assert same(out, needed)
 

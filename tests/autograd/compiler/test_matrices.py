@@ -34,8 +34,8 @@ def called(function: Any, xs: list[Any], out: Any, before: bool = False) -> int:
     table = Table()
     if before:  # a row that sets the flag of invalid operations
         minus, root = -np.ones(4), np.empty(4)
-        table.add_row(ufunc_row(np.sqrt, (4,), [Pointer("f8", (8,))] * 2), [minus.ctypes.data, root.ctypes.data])
-    table.add_row(matrix_row(function, [Operand.of(x) for x in (*xs, out)]), [x.ctypes.data for x in (*xs, out)])
+        table.add(ufunc_row(np.sqrt, (4,), [Pointer("f8", (8,))] * 2), [minus.ctypes.data, root.ctypes.data])
+    table.add(matrix_row(function, [Operand.of(x) for x in (*xs, out)]), [x.ctypes.data for x in (*xs, out)])
     return table.finish()()
 
 

@@ -169,13 +169,13 @@ def test_processes_that_write_at_the_same_time(tmp_path: Path) -> None:
 import numpy as np
 from autograd.compiler import build
 from autograd.compiler.loops import Loop, Pointer
-from autograd.compiler.machine import Table, compile_loops
+from autograd.compiler.machine import Row, Table, compile_loops
 build.is_as_safe = lambda path, program: True
 p = Pointer("f8", (8,))
 loops = [Loop((n,), (p, p), (("load", 0), ("square", 0), ("store", 1, 1))) for n in range(1, 9)]
 for n, address in zip(range(1, 9), compile_loops(loops)):
     x, y, table = np.arange(float(n)), np.zeros(n), Table()
-    table.add(address, [x.ctypes.data, y.ctypes.data])
+    table.add(Row(address), [x.ctypes.data, y.ctypes.data])
     assert table.finish()() == 0 and (y == x * x).all()
 """
     environment = {**os.environ, "RINGTAPE_CODE": str(tmp_path / "code")}
