@@ -77,37 +77,40 @@ class Program:
         if not self.is_compiled:
             self._as_calls(first_write)
             return
-        table, is_before = Table(), True
-        self._rows: list[Group] = []  # of the table
-        for i, group in enumerate(groups):
+        self._as_tables(first_write)
+
+    def _as_tables(self, first_write: int) -> None:
+        """Make the steps: tables of calls, and calls of Python between them."""
+        table, inside, is_before = Table(), list[Group](), True
+
+        def end() -> None:
+            nonlocal table, inside
+            if table.rows:
+                self.steps.append(self._walk(table, inside, is_before))
+                table, inside = Table(), []
+
+        for i, group in enumerate(self.plan.groups):
             if i == first_write:
-                if table.rows:
-                    self._end(table, True)
-                    table, is_before = Table(), False
-                self._first_change = len(self.steps)
-            is_before = is_before and i < first_write
+                end()
+                is_before, self._first_change = False, len(self.steps)
             if not is_before and any(node.kind == "guard" for node in group.nodes):
                 raise Refused("a decision on data after something has changed")
             if group.rows is not None:
-                if table.rows:
-                    self._end(table, is_before)
-                    table = Table()
+                end()
                 self.steps.append(self._choice(group, is_before))
                 continue
             try:
                 self._add(table, group)
+                inside.append(group)
             except (Unsupported, Refused) as error:
                 if group.kind != "python":
                     self.why.append(f"{group}: {error}")
-                if table.rows:
-                    self._end(table, is_before)
-                    table = Table()
+                end()
                 for node in group.nodes:
                     call = call_of(node, self.memory)
-                    is_late = node.kind == "call" and i >= first_write
+                    is_late = node.kind == "call" and not is_before
                     self.steps.append(self._told(call, group) if is_late else call)
-        if table.rows:
-            self._end(table, is_before)
+        end()
 
     def _choice(self, group: Group, is_before: bool) -> Callable[[Frame], Any]:
         """The update of the rows that a step names, or, if the numbers do not allow it, that of all rows."""
@@ -117,7 +120,7 @@ class Program:
         for groups in (plan.groups, [group]):
             table = Table()
             for each in groups:
-                self._add_row(table, each)
+                self._add(table, each)
             walks.append(self._walk(table, groups, is_before))
         few, all_rows = walks
         numbers = [self.memory.view(x) for x in factors]
@@ -189,11 +192,7 @@ class Program:
         raise CaptureError(_CHANGED)
 
     def _add(self, table: Table, group: Group) -> None:
-        """Add the row of a group to a table."""
-        self._add_row(table, group)
-        self._rows.append(group)
-
-    def _add_row(self, table: Table, group: Group) -> None:
+        """Add the call of a group to a table."""
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
             address = self.addresses[group.loop]
@@ -260,11 +259,6 @@ class Program:
         if buffer.kind == "gradient":
             return (self.arguments, self.memory.offset(buffer) + x.offset)
         return self.memory.address(x)
-
-    def _end(self, table: Table, is_before: bool) -> None:
-        """Add the walk of a table to the steps."""
-        self.steps.append(self._walk(table, self._rows, is_before))
-        self._rows = []
 
     def _walk(self, table: Table, groups: Sequence[Group], is_before: bool) -> Callable[[Frame], Any]:
         """The walk of a table as a step."""
@@ -372,30 +366,36 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
     """The nodes with operands in the place of numbers, which a call evaluates before the first of each row."""
     found: list[Node] = []
     rows: dict[int, _Numbers] = {}
+
+    def begin(row: int) -> None:
+        rows[row] = numbers = _Numbers()
+        numbers.step.row = row
+        found.append(numbers.step)
+
     writes = Counter(id(out.buffer) for node in nodes for out in node.outs)
     same: dict[int, Operand] = {}  # by the id of a temporary that is a number: the number
     for node in nodes:
         if same and any(x.__class__ is Operand and id(x.buffer) in same for x in node.ins):
-            ins = [x if x.__class__ is not Operand else _instead(x, same) for x in node.ins]
-            node = node.with_ins(ins)
+            node = node.with_ins([_instead(x, same) if x.__class__ is Operand else x for x in node.ins])
         if any(x.__class__ is Number for x in node.ins):
             if node.row not in rows:
-                rows[node.row] = numbers = _Numbers()
-                found.append(numbers.step)
-                numbers.step.row = node.row
+                begin(node.row)
             node = rows[node.row].with_operands(node)
-            if node.function is np.positive and node.outs[0].shape == () and writes[id(node.outs[0].buffer)] == 1:
-                (out,), (x,) = node.outs, node.ins
-                if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
-                    same[id(out.buffer)] = x
+            if _is_number_again(node) and writes[id(node.outs[0].buffer)] == 1:
+                same[id(node.outs[0].buffer)] = node.ins[0]
         found.append(node)
         if node.words.get("is_begin"):  # the numbers of the step, before it changes something
-            rows[node.row] = numbers = _Numbers()
-            found.append(numbers.step)
-            numbers.step.row = node.row
+            begin(node.row)
     for numbers in rows.values():
         numbers.end()
     return [node for node in found if node.function.__class__ is not _Numbers or node.outs]
+
+
+def _is_number_again(node: Node) -> bool:
+    """Whether a node copies a number to a temporary of its dtype."""
+    (out, *_), (x, *_) = node.outs, node.ins
+    is_copy = node.function is np.positive and out.shape == () and out.buffer.kind == "temporary"
+    return is_copy and x.__class__ is Operand and x.dtype == out.dtype
 
 
 def _instead(x: Operand, same: dict[int, Operand]) -> Operand:

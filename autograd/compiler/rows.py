@@ -59,25 +59,29 @@ def rows_of(
     """
     if len(shape) < 2 or any(node.kind != "ufunc" or node.outs[0].shape != shape for node in nodes):
         return None
-    written = {id(out.buffer) for node in nodes for out in node.outs}
-    found = _Update(shape)
-    for node in nodes:
-        for x in node.reads:
-            if x.shape == shape and id(x.buffer) not in written and found.indices is None:
-                found.indices = _indices_of(x, before)
-                found.gradient = None if found.indices is None else x.buffer
-    indices = found.indices
-    if not indices or any(id(x.buffer) in written for x in indices):
+    gradient, indices = _gradient_of(nodes, shape, before)
+    if gradient is None or _LEAST * sum(math.prod(x.shape) for x in indices) > shape[0]:
         return None
-    if _LEAST * sum(math.prod(x.shape) for x in indices) > shape[0] or not all(map(found.is_left, nodes)):
-        return None
-    if any(known != _place(x) and not private(x.buffer) for x, known in found.left.values()):
-        return None
-    if not any(x.buffer.kind == "state" for x, _ in found.left.values()):
+    update = _Update(shape, gradient)
+    if not all(map(update.is_known, nodes)) or not update.is_left(private):
         return None
     parts = [_Part(index, shape) for index in indices]
     copies = [node for part in parts for node in part.copies(nodes)]
-    return Rows([*copies, *(node for part in parts for node in part.writes())], indices, list(found.factors.values()))
+    return Rows([*copies, *(node for part in parts for node in part.writes())], indices, list(update.factors.values()))
+
+
+def _gradient_of(
+    nodes: Sequence[Node], shape: tuple[int, ...], before: Sequence[Node]
+) -> tuple[Buffer | None, list[Operand]]:
+    """The array among those that nodes read of which few rows may be other than 0.0, and the indices of these rows."""
+    written = {id(out.buffer) for node in nodes for out in node.outs}
+    for node in nodes:
+        for x in node.reads:
+            if x.shape == shape and id(x.buffer) not in written:
+                indices = _indices_of(x, before)
+                if indices and not any(id(index.buffer) in written for index in indices):
+                    return x.buffer, indices
+    return None, []
 
 
 def _place(x: Operand) -> Any:
@@ -120,14 +124,17 @@ def _is_zero(x: Any) -> bool:
 class _Update:
     """What nodes leave of a row that no index names: what is known of each value there."""
 
-    def __init__(self, shape: tuple[int, ...]):
-        self.shape = shape
-        self.indices: list[Operand] | None = None
-        self.gradient: Buffer | None = None
+    def __init__(self, shape: tuple[int, ...], gradient: Buffer):
+        self.shape, self.gradient = shape, gradient
         self.left: dict[Any, tuple[Operand, Any]] = {}  # by place: what is written there, and what is known of it
         self.factors: dict[Any, Operand] = {}
 
-    def is_left(self, node: Node) -> bool:
+    def is_left(self, private: Callable[[Buffer], bool]) -> bool:
+        """Whether all that is there after the loop has the bits of before, and some of it is the program's."""
+        are_same = all(known == _place(x) or private(x.buffer) for x, known in self.left.values())
+        return are_same and any(x.buffer.kind == "state" for x, _ in self.left.values())
+
+    def is_known(self, node: Node) -> bool:
         """Note the result of a node; whether something is known of it."""
         (out,) = node.outs
         xs = (*node.ins, out)

@@ -10,7 +10,7 @@ compared.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -120,13 +120,18 @@ def _move(reach: Reach, made: TracedRun, compared: Sequence[Any]) -> None:
     written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
     is_shared = others_may_read()
     random = np.random.default_rng(1)
-    arrays = [leaf.array for leaf in reach.leaves.values()]
-    arrays += [x for x in reach.arrays.values() if not is_large(x)]  # others are not given back
-    for x in reach.objects:
-        if isinstance(x, Optimizer):
-            arrays += [v for values in x.state_lists() for v in values]
     owners = {id(owner_of(x)) for x in compared}
-    for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
+    for x in _arrays_in(reach):
         owner = id(owner_of(x))
         if owner not in owners and x.flags.writeable and x.size and (not is_shared or owner in written):
             x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)
+
+
+def _arrays_in(reach: Reach) -> Iterable[Any]:
+    """The arrays of floats of parameters, of the state of optimizers and of the program, each once."""
+    found = [leaf.array for leaf in reach.leaves.values()]
+    found += [x for x in reach.arrays.values() if not is_large(x)]  # others are not given back
+    for x in reach.objects:
+        if isinstance(x, Optimizer):
+            found += [v for values in x.state_lists() for v in values]
+    return {id(x): x for x in found if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values()
