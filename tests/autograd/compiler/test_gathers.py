@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd.compiler.loops import Loop, Pointer, Unsupported, dtypes_of, pointer_of
-from autograd.compiler.machine import Table, compile_loops, is_available
+from autograd.compiler.machine import Row, Table, compile_loops, is_available
 
 from .running import DTYPES, made, numbers, run, same
 
@@ -106,9 +106,9 @@ def test_an_index_out_of_range_ends_the_walk(name: str, wrong: int, place: int) 
     fill = Loop((1,), (Pointer("f8", (8,)),), (("constant", "f8", np.float64(7).tobytes().hex()), ("store", 0, 0)))
     addresses = compile_loops([fill, Loop((20,), (Pointer("f8", (0,)), *step), steps)])
     calls = Table()
-    calls.add(addresses[0], [(3, 0)])
-    calls.add(addresses[1], [(0, 0), (1, 0), (2, 0)])
-    calls.add(addresses[0], [(4, 0)])
+    calls.add(Row(addresses[0]), [(3, 0)])
+    calls.add(Row(addresses[1]), [(0, 0), (1, 0), (2, 0)])
+    calls.add(Row(addresses[0]), [(4, 0)])
     before, last_one = np.zeros(1), np.zeros(1)
     assert calls.finish()(table, index, values, before, last_one) == -2
     assert before == 7 and last_one == 0 == after
