@@ -122,7 +122,7 @@ def _is_zero(x: Any) -> bool:
 
 
 class _Update:
-    """What nodes leave of a row that no index names: what is known of each value there."""
+    """Known values in a row that no index names, after some nodes."""
 
     def __init__(self, shape: tuple[int, ...], gradient: Buffer):
         self.shape, self.gradient = shape, gradient
