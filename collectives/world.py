@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from autograd import environment
@@ -24,7 +23,7 @@ from autograd.layouts.sizes import size_of
 
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone
-from .transports.job import Job, Options, Replaced, Replayed, checked_ranks
+from .transports.job import JOBS, Job, Kind, Options, Replaced, Replayed, checked_ranks, job_of
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:
@@ -33,13 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["World", "in_order", "replaced_world", "run", "world"]
 
 T = TypeVar("T")
-Kind = Literal["mpi", "threads", "dry"]
 Policy = Literal["end", "raise"]
-
-JOBS: dict[Kind, tuple[str, str]] = {
-    "mpi": ("mpi.job", "MpiJob"), "threads": ("threads.job", "ThreadsJob"), "dry": ("dry", "DryJob"),
-}  # fmt: skip
-"""By kind of world: the module of `transports` that has its `Job`, loaded with the first such world, and the class."""
 POLICIES: tuple[Policy, ...] = ("end", "raise")
 
 
@@ -185,8 +178,8 @@ class World:
         self._former: weakref.WeakSet[Communicator] = weakref.WeakSet()  # of epochs that are over
         if environment.value("RINGTAPE_FAULTS"):
             door("faults").begin(self._communicator)
-        if environment.value("RINGTAPE_RECORD") and self.kind == "mpi" and Replayed.job is None:
-            door("records").begin(self.communicator)
+        if environment.value("RINGTAPE_RECORD") and self._job.has_processes and Replayed.job is None:
+            door("records").begin(self.communicator, kind)
         if self._job.has_processes:
             process.worlds.append(self)
             if ranks is not None and checked_ranks(kind, ranks) != self.size:
@@ -198,8 +191,7 @@ class World:
 
     # -- making ------------------------------------------------------------------------------------------------
     def _opened(self, options: Options) -> Job:
-        module, name = JOBS[self.kind]
-        job: type[Job] = getattr(import_module(f".transports.{module}", __package__), name)
+        job = job_of(self.kind)
         replayed = Replayed.job(options) if Replayed.job is not None else None
         if replayed is not None:
             return replayed
@@ -333,7 +325,7 @@ class World:
         for wrap in self.wrappers:
             program = wrap(program)
         if environment.value("RINGTAPE_RECORD") and process.size == 1 and Replayed.job is None:
-            program = door("records").around(program, lambda: self.communicator)
+            program = door("records").around(program, lambda: self.communicator, self.kind)
         if is_there("faults"):
             program = door("faults").around(program, self.size, lambda: self.communicator)
         return self._job.run(program, args, begin)

@@ -25,10 +25,6 @@ __all__ = ["count_messages"]
 class _CountingCommunicator(Communicator):
     """A communicator of one rank that counts messages and sends nothing."""
 
-    def __init__(self, rank: int, size: int):
-        self.index, self.size, self.ranks, self.name = rank, size, tuple(range(size)), "counted"
-        self.traffic = Traffic()
-
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         return Pending.done(out)
 
@@ -79,7 +75,7 @@ def count_messages(
     steps = steps_of(operation, algorithm)
     if steps is None or algorithm.startswith(("hierarchical", "shared")):
         raise ValueError(f"algorithm {algorithm!r}: its messages depend on the transport or the hosts")
-    group = _CountingCommunicator(rank, ranks)
+    group = _CountingCommunicator(rank, tuple(range(ranks)), "counted")
     if ranks > 1:
         counts = parts(size, ranks)[0] if counts is None else counts
         x = np.zeros(counts[rank] if operation == "all_gather" else size, dtype)

@@ -48,9 +48,10 @@ class Members(Communicator):
     """
 
     def __init__(self, group: Communicator, members: Sequence[int], purpose: str):
-        self.index, self.size = members.index(group.index), len(members)
-        self.ranks = tuple([group.ranks[member] for member in members])
-        self.axes, self.name = group.axes, f"{group.name}/{purpose}"
+        ranks = tuple([group.ranks[member] for member in members])
+        super().__init__(members.index(group.index), ranks, f"{group.name}/{purpose}")
+        self.checks = None
+        self.axes = group.axes
         self._lane, self._members = group.lane(purpose), members
         self._lane.traffic = self.traffic = group.traffic
 

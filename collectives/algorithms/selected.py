@@ -169,15 +169,11 @@ class Selected(Wrapper, HostTransport):
         return None if name == "native" else name
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
-        if self.unsent is not None:
-            self.unsent(True)
         job = self.channel.start(self._steps(request, x, out))
         job.test()
         return Pending(job.test, job.finish)
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
-        if self.unsent is not None:
-            self.unsent(True)
         return self.channel.run(self._steps(request, x, out))
 
     def _steps(self, request: Request, x: Any, out: Any) -> Steps[Any]:

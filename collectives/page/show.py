@@ -26,6 +26,7 @@ from ..inspect.recorder import recording_operations
 from ..inspect.timeline import gathered
 from ..inspect.topology import Topology
 from ..job.failure import process
+from ..transports.job import job_of
 from ..transports.protocol import Communicator
 from ..world import World, world
 from .data import check_selection
@@ -154,7 +155,7 @@ class Show:
             )
         self._channel = channel = everyone.duplicate("show")
         token = channel.exchange(os.urandom(16).hex().encode())[0].decode()
-        kind: Any = _Files if World.current().kind == "mpi" and channel.size > 1 else _Threads
+        kind: Any = _Files if job_of(World.current().kind).has_processes and channel.size > 1 else _Threads
         self._exchange = kind(token, self.path, RankRecords(int(channel.rank)), channel.size, self._write)
         self._exchange.open()
         measured = measure_offsets(channel, clock := self._clock)

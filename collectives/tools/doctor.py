@@ -35,7 +35,8 @@ from ..job.failure import process
 from ..job.launcher import DOCTOR, PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
 from ..transports.device.choice import VARIABLE, Place, decide
 from ..transports.device.probe import probe
-from ..world import run, world
+from ..transports.job import JOBS, Kind, job_of
+from ..world import World, world
 from .diagnosis import Check, diagnose
 from .machine import PROBES, cores_of_ranks
 from .mpi_facts import MARK, PROBLEM, facts, probed
@@ -98,7 +99,8 @@ def _fatal(found: Found) -> Found:
 
 def _finish(report: dict[str, Found], args: argparse.Namespace) -> int:
     report["GPU"] = _gpu(args.limit_s)
-    report["transports"] = probed({"threads": _threads, "dry": lambda: _module("dry")}) | {
+    here = [kind for kind in JOBS if not job_of(kind).has_processes]
+    report["transports"] = probed({kind: partial(_transport, kind) for kind in here}) | {
         "mpi": _mpi_verdict(report),
         "shared windows": _window_verdict(report),
     }
@@ -174,20 +176,17 @@ def _choices() -> list[str]:
     return found
 
 
-def _threads() -> str:
-    """Test an all-reduce on two threads."""
+def _transport(kind: Kind) -> str:
+    """Test an all-reduce on two ranks, where this process can start them."""
+    if not job_of(kind).runs_programs:
+        return "present"
     import numpy as np
 
-    sums = run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]), 2)
+    with World(kind, 2) as two:
+        sums = two.run(lambda: float(world().all_reduce(np.array([world().rank + 1.0]))[0]))
     if sums != [3.0, 3.0]:
-        raise RuntimeError(f"two threads summed 1 and 2 to {sums}")
+        raise RuntimeError(f"two {kind} summed 1 and 2 to {sums}")
     return "works"
-
-
-def _module(name: str) -> str:
-    if importlib.util.find_spec(f"collectives.transports.{name}") is None:
-        raise LookupError("this version of ringtape does not have it")
-    return "present"
 
 
 def _works_on_gpu(name: str, limit_s: float) -> str:

@@ -163,7 +163,7 @@ def _run(
     """Run the ranks, and return their operations if `values` are wanted, and how they differed."""
     differences = Differences(_tell)
     job = _Replay(record, subject, args, values, differences)
-    found = job.together() if not record.has_data and record.any["kind"] != "threads" else job.alone()
+    found = job.together() if not record.has_data and record.of_processes else job.alone()
     if args.to and not any(each.is_reached for each in job.reached):
         raise ArgumentError(f"--to {args.to} was not reached: {_how_far(job.place, job.reached)}")
     return found, differences
@@ -254,7 +254,7 @@ class _Replay:
     def alone(self) -> list[RankRecords]:
         """Run ranks that were processes one after another, or a program whose ranks were threads once."""
         found: list[RankRecords] = []
-        is_threads, record, wanted = self.record.any["kind"] == "threads", self.record, self.args.rank
+        is_threads, record, wanted = not self.record.of_processes, self.record, self.args.rank
         ranks = [record.any["rank"]] if is_threads else sorted(record.facts) if wanted is None else [wanted]
         for rank in ranks:
             own, subject = RankRecords(rank), self.subject

@@ -26,7 +26,6 @@ from ..checks.sanitizer import Addend
 from .job import Job, Options
 from .protocol import Communicator, Request
 from .request import answer
-from .traffic import Traffic
 
 __all__ = ["DryCommunicator", "DryJob", "Note"]
 
@@ -53,24 +52,19 @@ class DryCommunicator(Communicator):
     adds_float16 = True
 
     def __init__(self, rank: int, ranks: tuple[int, ...], name: str, note: Note, dry: bool = True):
+        super().__init__(rank, ranks, name)
         self.dry = dry
-        self.index = rank
-        self.size = len(ranks)
-        self.ranks = ranks
-        self.name = name
-        self.traffic = Traffic()
         self.checks = None if self.size == 1 else Checks(never=True)
         self._note = note
 
     def __repr__(self) -> str:
         return f"DryCommunicator('{self.name}', rank {self.index} of {self.size})"
 
-    def _subgroup(self, members: list[int], name: str) -> DryCommunicator:
-        ranks = tuple([self.ranks[member] for member in members])
-        return DryCommunicator(members.index(self.index), ranks, name, self._note, self.dry)
+    def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> DryCommunicator:
+        return DryCommunicator(ranks.index(self.ranks[self.index]), ranks, name, self._note, self.dry)
 
-    def duplicate(self, purpose: str) -> DryCommunicator:
-        return DryCommunicator(self.index, self.ranks, f"{self.name}/{purpose}", self._note, self.dry)
+    def duplicate(self, purpose: str) -> Communicator:  # without the key, which is long in a large world
+        return self._channel_of(self.ranks, f"{self.name}/{purpose}", "")
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         """Do nothing: there is only one rank."""

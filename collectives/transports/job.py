@@ -1,18 +1,35 @@
 """Job: the ranks of a `World` as its transport makes them, with their channel, their failures and their end.
 
-A transport is added by a subclass, one row in `collectives.world.JOBS` and its name in `Kind` beside it.
+A transport is added by a subclass and one row in `JOBS`. Records, replays, pages and ``doctor`` ask the class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, Self
 
 from autograd.errors import MeshError
 
 from .protocol import Communicator
 
-__all__ = ["Death", "Job", "Options", "Replaced", "Replayed", "checked_ranks"]
+__all__ = ["JOBS", "Death", "Job", "Kind", "Options", "Replaced", "Replayed", "checked_ranks", "job_of"]
+
+Kind = Literal["mpi", "threads", "dry"]
+
+JOBS: dict[Kind, tuple[str, str]] = {
+    "mpi": ("collectives.transports.mpi.job", "MpiJob"),
+    "threads": ("collectives.transports.threads.job", "ThreadsJob"),
+    "dry": ("collectives.transports.dry", "DryJob"),
+}
+"""By kind of world: the module that has its `Job`, loaded with the first such world, and the name of the class."""
+
+
+def job_of(kind: Any) -> type[Job]:
+    """The class of a kind's jobs."""
+    module, name = JOBS[kind]
+    found: type[Job] = getattr(import_module(module), name)
+    return found
 
 
 class Death(BaseException):
@@ -56,7 +73,7 @@ class Job:
         Whether the ranks are the processes of the launcher's job: then one world at a time is open, making and closing
         it are collective, and an error of this rank ends it.
     runs_programs : bool
-        Whether `run` starts the ranks.
+        Whether `run` starts the ranks, which are threads. A job of neither kind is one rank that sends nothing.
     is_fault_tolerant : bool
         Whether the other ranks can go on after one that a signal has ended.
     can_replace : bool

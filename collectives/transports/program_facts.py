@@ -20,6 +20,7 @@ from autograd.digests import blake2b
 from autograd.errors import is_file_of_program
 from autograd.machine import environment_of_bits, processor
 
+from .job import JOBS, job_of
 from .protocol import Communicator
 
 __all__ = [
@@ -155,7 +156,8 @@ def checked(line: Any) -> dict[str, Any]:
         raise ValueError(f"rank {rank!r} of {size!r}")
     if not all(_is_int(host) and 0 <= host < size for host in hosts):
         raise ValueError("hosts that are no ranks")
-    if line["kind"] not in ("threads", "mpi") or type(line["data"]) is not bool:
+    kinds = [kind for kind in JOBS if job_of(kind).has_processes or job_of(kind).runs_programs]
+    if line["kind"] not in kinds or type(line["data"]) is not bool:
         raise ValueError(f"data {line['data']!r}, kind {line['kind']!r}")
     if line["block"] is not None and not _is_text(line["block"]):
         raise ValueError(f"block {line['block']!r}")

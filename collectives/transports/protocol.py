@@ -4,8 +4,8 @@ A communicator is a *channel*: an ordered group of ranks and a purpose. It does 
 A `Request` describes one call, and `transports.request` has the table of calls.
 
 `Communicator` implements the parts that all transports share: validation, the result of a group of one rank, float16,
-the copy that a started call owns, counters of messages, observers, and a method for each call. A transport implements
-`_run` or `_start`, which receive checked operands; see `Communicator`.
+the copy that a started call owns, counters of messages, observers, and a method for each call. `host_transport` says
+what a transport adds.
 """
 
 from __future__ import annotations
@@ -165,29 +165,25 @@ _SUM = Request("all_reduce")
 class Communicator:
     """A channel between the ranks of one group.
 
-    A transport implements `_run` for blocking calls, `_start` for started calls, or only one of the two: the default of
-    each calls the other. Both receive ``(request, x, out)``:
-
-    - `request`: the request, after validation.
-    - `x`: the operand, on the host, flat and contiguous. A started call owns it. The operand of a float16 reduction is
-      converted to float32. In a `broadcast` it is None.
-    - `out`: an uninitialised array for the result, or the caller's buffer; None where this rank receives no array. In a
-      `broadcast` it holds the root's value on the root. In an `all_reduce` it may be `x`, which the sum then replaces.
-      The transport fills it and returns it, or returns another array that belongs to nobody. If the caller gave a
-      buffer, `_prepared` copies such a result into it, so the caller always finds it there.
-
-    In a group of one rank they are called only for messages of the rank to itself.
-
-    Attributes
+    Parameters
     ----------
-    index, size : int
-        This rank's place in the group and the number of ranks in it.
-    axes : tuple of str
-        The mesh axes along which `rank` differs: those of the group's axis, else every axis.
+    index : int
+        This rank's place in the group.
     ranks : tuple of int
         The world rank of every member, in order.
     name : str
         The name in error messages: ``world``, or the axis and the purpose.
+    key : str
+        The same on the ranks of the channel, and on no other one.
+
+    Attributes
+    ----------
+    index, ranks, name, key
+        As given.
+    size : int
+        The number of ranks.
+    axes : tuple of str
+        The mesh axes along which `rank` differs: those of the group's axis, else every axis.
     algorithm : str
         The algorithm of its collectives: ``native`` for the transport's own.
     traffic : Traffic
@@ -196,14 +192,8 @@ class Communicator:
         What its ranks compare; None for a single rank.
     """
 
-    index: int
-    size: int
     axes: tuple[str, ...] = (EVERY_AXIS,)
-    ranks: tuple[int, ...]
-    name: str
     algorithm: str = "native"
-    traffic: Traffic
-    checks: Checks | None = None
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     are_processes = False
@@ -227,8 +217,19 @@ class Communicator:
     before_root: Callable[[], object] | None = None
     """Called before a blocking `broadcast`, `reduce` or `gather` of host arrays, where device arrays do not travel with
     them: the ranks agree which of the two it is (`device.nccl`)."""
+    unsent: Callable[[bool], None] | None = None
+    """Called before each call: it hands over the started calls on device arrays, which would lose their place in the
+    order. None where all were passed to the transport."""
     adds_float16 = False
     """Whether `_run` receives float16 operands of reductions unconverted, and rounds the sum once itself."""
+
+    def __init__(self, index: int, ranks: tuple[int, ...], name: str, key: str = "world"):
+        self.index, self.size, self.ranks, self.name, self.key = index, len(ranks), ranks, name, key
+        self.traffic = Traffic()
+        self.checks = None if self.size == 1 else Checks()
+        self._subgroups: dict[tuple[int, ...], int] = {}  # how many were made of the same ranks
+        self._lanes: dict[str, Communicator] = {}
+        self._repeated: dict[Hashable, Callable[[Array], Any]] = {}
 
     @property
     def rank(self) -> int:
@@ -252,9 +253,13 @@ class Communicator:
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         """A channel of some of this group's ranks, in the order given. Only its members call this."""
-        return self._subgroup(check_members(members, self.index, self.size, name, self.name), name)
+        places = check_members(members, self.index, self.size, name, self.name)
+        ranks = tuple([self.ranks[place] for place in places])
+        self._subgroups[ranks] = nth = self._subgroups.get(ranks, 0) + 1
+        return self._channel_of(ranks, name, f"{self.key}/{name}/{list(ranks)}/{nth}")
 
-    def _subgroup(self, members: list[int], name: str) -> Communicator:
+    def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> Communicator:
+        """This rank's end of the channel with a key, between ranks of this group, which are given as world ranks."""
         raise NotImplementedError
 
     def duplicate(self, purpose: str) -> Communicator:
@@ -267,10 +272,14 @@ class Communicator:
         It is made without communication, because possibly only two of the ranks use it. Repeated calls return the same
         object.
         """
-        lanes: dict[str, Communicator] = vars(self).setdefault("_lanes", {})
-        if purpose not in lanes:
-            lanes[purpose] = self.duplicate(purpose)
-        return lanes[purpose]
+        found = self._lanes.get(purpose)
+        if found is None:
+            found = self._lanes[purpose] = self._lane_of(f"{self.name}/{purpose}", f"{self.key}/{purpose}")
+        return found
+
+    def _lane_of(self, name: str, key: str) -> Communicator:
+        """`_channel_of` for a lane, whose other ranks perhaps make none."""
+        return self._channel_of(self.ranks, name, key)
 
     # -- control -----------------------------------------------------------------------------------------------
     @property
@@ -348,7 +357,7 @@ class Communicator:
             if observers and get_ident() in observers:
                 whole = request._replace(out=x) if receives else Request(request.call, x, *request[2:])
                 return observed(self, whole, False, lambda: send(x))
-            if not repeats or self.before_root is not None:
+            if not repeats or self.before_root is not None or self.unsent is not None:
                 return self.run(request._replace(out=x) if receives else request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x if receives else x.copy())
@@ -362,13 +371,12 @@ class Communicator:
         Requests with equal keys may only differ in the values of their operands, which are flat host arrays.
         """
         x = request.out if request.x is None else request.x
-        repeated: dict[Hashable, Callable[[Array], Any]] = vars(self).setdefault("_repeated", {})
-        send = repeated.get(key)
+        send = self._repeated.get(key)
         if send is not None:
             return send(x)
         y = self.run(request)
         if self.size > 1 and not self.dry:
-            repeated[key] = self.sender(request._replace(x=None, out=None), x, answer(request, self.index))
+            self._repeated[key] = self.sender(request._replace(x=None, out=None), x, answer(request, self.index))
         return y
 
     def start(self, request: Request) -> Pending[Any]:
@@ -392,6 +400,8 @@ class Communicator:
             return self._given_back(self._on_device(request, started), given, started)
         if call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16:
             return self._in_float32(request, started)
+        if self.unsent is not None:
+            self.unsent(True)
         if self.before_root is not None and not started and call in _WITH_ROOT:
             self.before_root()
         out = given
@@ -448,6 +458,8 @@ class Communicator:
             return self._of_bfloat16(self._prepared_message, request, started)
         if not isinstance(given if x is None else x, _ON_HOST):
             return self._given_back(self._on_device(request, started), given, started)
+        if self.unsent is not None:
+            self.unsent(True)
         if request.call == "send" and isinstance(x, ndarray):
             x = x.copy()
         if x is not None:
@@ -468,11 +480,11 @@ class Communicator:
         raise DtypeError(f"{request.call} on '{self.name}' of a {kind}; needed: an array of the host")
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
-        """Make a prepared call; see the class."""
+        """Make a prepared call; see `HostTransport`."""
         return self._start(request, x, out).wait()
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
-        """Start a prepared call; see the class. By default the call is complete when this returns."""
+        """Start a prepared call; see `HostTransport`. By default the call is complete when this returns."""
         return Pending.done(self._run(request, x, out))
 
     # -- memory that the ranks use at different times -----------------------------------------------------------
@@ -546,13 +558,19 @@ class Communicator:
             )
 
     def _window_of(self, x: Array, counts: Sequence[int]) -> Window:
-        raise NotImplementedError
+        raise self._without_memory("window")
 
     def _clocks_of(self) -> Clocks:
-        raise NotImplementedError
+        raise self._without_memory("clocks")
 
     def _arrivals_of(self, count: int, steps: int) -> Arrivals:
-        raise NotImplementedError
+        raise self._without_memory("arrivals")
+
+    def _without_memory(self, what: str) -> MeshError:
+        return MeshError(
+            f"{what} on '{self.name}': {type(self).__name__} has no memory that ranks read and write at different "
+            "times\n  fix: World('threads'), or World('mpi') under mpiexec"
+        )
 
     foreign: Callable[..., Any] | None = None
     """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator; None without MPI."""
@@ -567,7 +585,7 @@ class Communicator:
         """
         if (  # the most frequent call: where nothing has to be done before it, `run` and `_prepared` are left out
             self.repeats and op == "sum" and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _DIRECT
-            and x.flags.c_contiguous and self.size > 1 and not observers
+            and x.flags.c_contiguous and self.size > 1 and self.unsent is None and not observers
         ):  # fmt: skip
             return self._run(_SUM, x, empty(x.size, x.dtype))
         return self.run(Request("all_reduce", x, op))
@@ -641,8 +659,9 @@ class Wrapper(Communicator):
     """A communicator that wraps another one, `base`. A subclass implements the calls; the rest delegates to `base`."""
 
     def __init__(self, base: Communicator):
+        super().__init__(base.index, base.ranks, base.name, base.key)
         self.base = base
-        self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
+        self.size = base.size  # perhaps a number that remembers its axes
         self.traffic, self.checks, self.dry = base.traffic, base.checks, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
         self.history = base.history

@@ -389,10 +389,10 @@ def _recording_of(everyone: Communicator, kind: str) -> Recording:
     return known[rank]
 
 
-def begin(everyone: Communicator) -> None:
+def begin(everyone: Communicator, kind: str) -> None:
     """Record this rank, which is a process, in the folder ``RINGTAPE_RECORD``, from now to its end."""
     if int(everyone.index) not in _OfProcess.recordings:  # else an earlier world of this process has begun it
-        recording, rank, thread = _recording_of(everyone, "mpi"), int(everyone.index), get_ident()
+        recording, rank, thread = _recording_of(everyone, kind), int(everyone.index), get_ident()
         _attach(recording)
 
         def before_end(text: str) -> None:
@@ -403,11 +403,11 @@ def begin(everyone: Communicator) -> None:
         process.before_end.append(before_end)
 
 
-def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) -> Callable[..., Any]:
+def around(program: Callable[..., Any], everyone: Callable[[], Communicator], kind: str) -> Callable[..., Any]:
     """The program of ranks that are threads, which records them in the folder ``RINGTAPE_RECORD``."""
 
     def recorded(*args: Any) -> Any:
-        recording, rank = _recording_of(everyone(), "threads"), int(everyone().index)
+        recording, rank = _recording_of(everyone(), kind), int(everyone().index)
         with attached(recording):
             try:
                 result = program(*args)

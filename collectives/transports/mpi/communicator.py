@@ -18,18 +18,13 @@ from numpy import empty
 
 from autograd.errors import CommunicationError
 
-from ...checks import modes, sanitizer
-from ...checks.channel import Checks
-from ...checks.reports import print_report
-from ...checks.sampling import Sampling
-from ...checks.sanitizer import Addend, Statement
+from ...checks import modes
 from ...job.activity import Channel, DeviceCalls, Numbers
 from ...job.marks import digest_of, mark
 from .. import unsent
 from ..host_transport import HostTransport
 from ..protocol import Array, Communicator, Pending, Request, observed, observers
 from ..request import shown
-from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
 from .groups import Groups, Handle
@@ -58,22 +53,15 @@ class MpiCommunicator(HostTransport):
     repeats = True
 
     def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
+        super().__init__(rank, channel.ranks, channel.name, channel.key)
         self._handle = handle
         self._groups = groups
         self._waits = groups.waits
         self._raises = groups.waits.activity.raises
-        self.index = rank
-        self.size = len(channel.ranks)
-        self.ranks = channel.ranks
-        self.name = channel.name
-        self.traffic = Traffic()
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
-        self.checks = None if self.size == 1 else Checks()
-        self._subgroups: dict[tuple[int, ...], int] = {}  # how many were made of the same ranks
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
-        self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
         self._clocks = self._rolls = 0  # how many were made
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
@@ -126,30 +114,30 @@ class MpiCommunicator(HostTransport):
         if waits.sends or waits.started:  # a sweep asks after each of its nodes
             waits.reap()
 
-    def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
-        ranks = tuple(self.ranks[member] for member in members)
-        self._subgroups[ranks] = ordinal = self._subgroups.get(ranks, 0) + 1
-        digest = digest_of(f"{self._channel.key}/{name}/{ranks}/{ordinal}")
+    def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> MpiCommunicator:
+        digest = digest_of(key)
         channel = Channel(f"{digest:016x}", name, ranks, self._channel.epoch)
-        if len(members) == 1:
+        if len(ranks) == 1:
             return MpiCommunicator(None, channel, 0, self._groups)
-        handle = self._groups.create(self, self._comm, channel, members, digest)
-        made = MpiCommunicator(handle, channel, members.index(self.index), self._groups)
+        places = [self.ranks.index(rank) for rank in ranks]
+        handle = self._groups.create(self, self._comm, channel, places, digest)
+        made = MpiCommunicator(handle, channel, places.index(self.index), self._groups)
         self._groups.count_made(made)
         return made
 
-    def _own_channel(self, key: str, name: str) -> Channel:
-        """A channel of the same ranks for another purpose."""
-        return Channel(f"{self._channel.key}/{key}", f"{self.name}/{name}", self.ranks, self._channel.epoch)
+    def _lane_of(self, name: str, key: str) -> MpiCommunicator:
+        """A lane sends on the communicator of its group, with a tag of its own."""
+        channel = Channel(key, name, self.ranks, self._channel.epoch)
+        made = MpiCommunicator(self._handle, channel, self.index, self._groups)
+        made.history = channel.history = None  # it carries messages only
+        made._tag = _lane_tag(channel.key)
+        return made
 
-    def lane(self, purpose: str) -> MpiCommunicator:
-        found = self._lanes.get(purpose)
-        if found is None:
-            channel = self._own_channel(purpose, purpose)
-            found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.index, self._groups)
-            found.history = channel.history = None  # it carries messages only
-            found._tag = _lane_tag(channel.key)
-        return found
+    def _own_channel(self, purpose: str, number: int) -> Channel:
+        """The counts of the accesses to a window of the same ranks, the waits for which the monitor reads."""
+        key, name = f"{self.key}/{purpose} {number}", f"{self.name}/{purpose}"
+        channel = self._waits.activity.channels[key] = Channel(key, name, self.ranks, self._channel.epoch)
+        return channel
 
     def _tag_of(self, number: int) -> int:
         """The tag of a message that has a number: that of the lane, and the number in the higher digits.
@@ -161,61 +149,17 @@ class MpiCommunicator(HostTransport):
     # -- agreement ---------------------------------------------------------------------------------------------
     announce = Communicator.agree  # no MPI call could carry an agreement
 
-    def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
-        checks = self.checks
-        if checks is None:
-            return
-        sampling, copies = checks.sampling, checks.copies
-        is_compared = sampling.agreed < modes.limit
-        window = sampling.note(call, [] if is_compared else copies)
-        if is_compared:
-            sampling.agreed += 1.0
-        elif window is None:
-            return
-        if checks.parts:
-            addend = checks.next_addend(self, addend)
-        mine = None
-        if modes.watching:
-            mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, copies)
-            if window is not None:
-                mine = mine._replace(places=window[0])
-            digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
-        else:
-            if copies or window is not None:  # plain numbers that were used since the last comparison
-                mine = sanitizer.statement(call, layout, is_rooted, 0, copies)
-            if mine is not None and window is not None:
-                mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
-            digests = _digest_and_complement(call if mine is None else repr(mine))
-        if addend is not None:  # in the lower half, so that the upper one tells whether the calls are the same
-            digests = digests ^ np.uint64(addend.digest)
-        largest = digests.copy()
+    def _largest(self, digests: Array, call: str) -> Array:
         # Data and agreements share MPI's communicator. MPI matches the collective calls of a communicator by their
         # order, and every call directly follows its agreement on all ranks, so an agreement is always matched with an
         # agreement, even if the ranks make different calls. A communicator for control alone would double the number
         # of communicators, which MPI libraries limit to about 2,000.
+        largest = digests.copy()
         self._run(_AGREE, digests, largest, call)
-        if largest[0] == ~largest[1]:
-            if addend is not None:
-                addend.is_equal = True
-            if mine is not None and mine.places:
-                sampling.order.learn([mine.places])
-        elif largest[0] >> _HALF != ~largest[1] >> _HALF:
-            mine = sanitizer.statement(call, layout, is_rooted, 0, copies) if mine is None else mine
-            self._find_difference(mine, addend, sampling)
+        return largest
 
-    def _find_difference(self, mine: Statement, addend: Addend | None, sampling: Sampling) -> None:
-        """Exchange the statements of the ranks, which are not all equal, and raise or report the difference."""
-        statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
-        error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
-        if error is not None and modes.limit:
-            self.is_broken = True
-            raise error
-        if error is not None:
-            sampling.end()
-            if self.index == 0:
-                print_report(str(error))
-        if addend is not None:
-            sanitizer.note_facts(addend, self.ranks, statements)
+    def _calls_made(self) -> int:
+        return self._channel.calls
 
     # -- calls -------------------------------------------------------------------------------------------------
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
@@ -236,10 +180,8 @@ class MpiCommunicator(HostTransport):
             if observers and get_ident() in observers:
                 whole = request._replace(out=x) if receives else Request(call, x, *request[2:])
                 return observed(self, whole, False, lambda: send(x))
-            if modes.watching or self._raises or self.before_root is not None:
+            if modes.watching or self._raises or self.before_root is not None or self.unsent is not None:
                 return general(x)
-            if self.unsent is not None:
-                self.unsent(True)
             given: Array | None = x
             out: Array | None
             if is_broadcast:  # the root's value lies in the buffer, and there is no operand
@@ -259,8 +201,6 @@ class MpiCommunicator(HostTransport):
 
     def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
         """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""
-        if self.unsent is not None:
-            self.unsent(True)
         call = request[0]
         if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
@@ -296,8 +236,6 @@ class MpiCommunicator(HostTransport):
         return out
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
-        if self.unsent is not None:
-            self.unsent(True)
         call = request.call
         if call == "recv":
             return self._start_recv(out, request.peer, *request.options)
@@ -334,7 +272,9 @@ class MpiCommunicator(HostTransport):
     def _reversed_group(self) -> MpiCommunicator:
         """The same ranks in reverse order, made at first use, because MPI's scans run in one direction only."""
         if self._reversed is None:
-            self._reversed = self._subgroup(list(range(self.size)[::-1]), f"{self.name}/reversed")
+            found = self.subgroup(range(self.size)[::-1], f"{self.name}/reversed")
+            assert isinstance(found, MpiCommunicator)
+            self._reversed = found
         return self._reversed
 
     def _window(self, request: Request, x: Array, out: Array) -> Array:
@@ -379,8 +319,7 @@ class MpiCommunicator(HostTransport):
 
     def _clocks_of(self) -> windows.MpiClocks:
         self._clocks = number = self._clocks + 1
-        channel = self._own_channel(f"clocks {number}", "clocks")
-        self._waits.activity.channels[channel.key] = channel
+        channel = self._own_channel("clocks", number)
         counts = [self.size] + [0] * (self.size - 1)
         mine = np.zeros(counts[self.index], np.int64)
         window = windows.MpiWindow(self._comm, mine, counts, channel, self._groups, self.block, self._is_served)
@@ -388,9 +327,8 @@ class MpiCommunicator(HostTransport):
 
     def _arrivals_of(self, count: int, steps: int) -> windows.MpiArrivals:
         self._rolls = number = self._rolls + 1
-        channel = self._own_channel(f"arrivals {number}", "arrivals")
+        channel = self._own_channel("arrivals", number)
         channel.count = count
-        self._waits.activity.channels[channel.key] = channel
         counts = [windows.record_size(self.size) * len(range(rank, steps, self.size)) for rank in range(self.size)]
         mine = np.zeros(counts[self.index], np.int64)
         window = windows.MpiWindow(self._comm, mine, counts, channel, self._groups, self.block, self._is_served)
@@ -459,7 +397,9 @@ class MpiCommunicator(HostTransport):
         if self._comm is None:
             return function(x, MPI.COMM_SELF)
         if self._foreign is None:
-            self._foreign = self._subgroup(list(range(self.size)), f"{self.name}/raw")
+            found = self.subgroup(range(self.size), f"{self.name}/raw")
+            assert isinstance(found, MpiCommunicator)
+            self._foreign = found
         return self._foreign.block(name, function, x, self._foreign._comm)
 
 
@@ -517,13 +457,3 @@ def _mark(call: str, op: str, root: int, dtype: Any, size: int | None, counts: A
     options = f" exclusive={counts[0]} backwards={counts[1]}" if call == "scan" else ""
     root_text = f" root={root}" if call in _ROOTED else ""
     return mark(f"{shown(Request(call, op=op))}{given}{root_text}{options}", is_message=True)
-
-
-_HALF = np.uint64(32)
-
-
-@lru_cache(maxsize=4096)
-def _digest_and_complement(text: str) -> Array:
-    """The digest h of a text and its complement. As max(~h) is ~min(h), one reduction finds both extremes."""
-    digest = digest_of(text)
-    return np.array([digest, digest ^ 0xFFFFFFFFFFFFFFFF], np.uint64)

@@ -74,6 +74,8 @@ class DeviceBuffers:
         if call in ("send", "lend"):
             self._group.traffic.count(self._group.ranks[request.peer], x.nbytes)
         self._runtime.current_stream().synchronize()
+        if self._group.unsent is not None:
+            self._group.unsent(True)
         return x, out, rounds
 
     def _rounded(self, request: Request, y: Any) -> Any:

@@ -46,7 +46,6 @@ class Replay(RankReplay):
             )
         super().__init__(record, rank, Differences() if differences is None else differences)
         self._path, self.calls = path_of(record.folder, rank), record.needs_rank(rank)
-        self.of_processes: bool = record.any["kind"] == "mpi"
 
     def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
         if passes(group, request):
@@ -120,7 +119,7 @@ class ReplayCommunicator(DryCommunicator):
     def __init__(self, replay: Replay, hosts: Sequence[int], index: int, ranks: tuple[int, ...], name: str):
         super().__init__(index, ranks, name, self._not_observed, dry=False)
         self._replay, self._hosts = replay, tuple(hosts)
-        self.are_processes = replay.of_processes
+        self.are_processes = replay.record.of_processes
         self.checks = None if self.size == 1 else Checks()
 
     def _not_observed(self, group: Communicator, request: Request) -> None:
@@ -133,12 +132,8 @@ class ReplayCommunicator(DryCommunicator):
     def hosts(self) -> tuple[int, ...]:
         return tuple([self._hosts[rank] for rank in self.ranks])
 
-    def _subgroup(self, members: list[int], name: str) -> ReplayCommunicator:
-        ranks = tuple([self.ranks[member] for member in members])
-        return ReplayCommunicator(self._replay, self._hosts, members.index(self.index), ranks, name)
-
-    def duplicate(self, purpose: str) -> ReplayCommunicator:
-        return ReplayCommunicator(self._replay, self._hosts, self.index, self.ranks, f"{self.name}/{purpose}")
+    def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> ReplayCommunicator:
+        return ReplayCommunicator(self._replay, self._hosts, ranks.index(self.ranks[self.index]), ranks, name)
 
     def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         if self.checks is not None:

@@ -188,7 +188,7 @@ class OrderJob(ThreadsJob):
 
     def _world(self) -> LocalWorld:
         facts = self._order.record.any
-        of = StandsFor(tuple(facts["hosts"]), facts["kind"] == "mpi", self._order.record.choices)
+        of = StandsFor(tuple(facts["hosts"]), self._order.record.of_processes, self._order.record.choices)
         return LocalWorld(self.size, self._raises, of)
 
     @classmethod

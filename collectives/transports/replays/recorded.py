@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from autograd.errors import CommunicationError, MeshError, printable
 
+from ..job import job_of
 from ..program_facts import checked, checked_files
 from ..record_file import SAMPLING, TEXT, Entry, guarded, read_record
 from ..recording import LEAST
@@ -50,6 +51,8 @@ class Record:
         By rank: the error that ended it, or "" if it came to its end. A rank that was cut off has no end.
     choices : dict of str to dict
         By channel: the tables of ``auto``.
+    of_processes : bool
+        Whether its ranks were processes, and not threads.
     has_data : bool
         Whether the results of all calls were recorded.
 
@@ -80,6 +83,7 @@ class Record:
                 "  fix: record into an empty folder"
             )
         self.has_data: bool = self.any["data"]
+        self.of_processes = job_of(self.any["kind"]).has_processes
 
     def _take(self, entries: list[Entry]) -> None:
         if not entries:

@@ -8,7 +8,7 @@ from threading import get_ident
 
 from autograd.errors import MeshError
 
-from ..job import Job, Options, Replayed
+from ..job import Job, Options, Replayed, job_of
 from ..protocol import observers
 from .comparing import Differences
 from .data import ReplayJob
@@ -37,22 +37,23 @@ def replaying(record: Record, rank: int | None = None, differences: Differences 
         How the ranks differ from the record. At the end of the block they have made all calls, unless they have failed.
     """
     facts, order = record.any, Order(record, differences)
-    is_threads = facts["kind"] == "threads"
+    is_threads = not record.of_processes
     is_alone = record.has_data and not is_threads
     ranks = [facts["rank"] if rank is None else rank] if is_alone else sorted(record.calls)
 
     def job(options: Options) -> Job | None:
-        if options.kind == "dry":
+        asked = job_of(options.kind)
+        if not (asked.has_processes or asked.runs_programs):
             return None
         if is_threads:
             if options.ranks in (None, 1) and facts["size"] > 1:
                 return None
-            if options.kind == "threads" and options.ranks not in (None, facts["size"]):
+            if asked.runs_programs and options.ranks not in (None, facts["size"]):
                 raise MeshError(
                     f"a world of {options.ranks} ranks in a replay: {record.folder} was recorded with {facts['size']}\n"
                     f"  fix: the program and arguments of the record, which run {facts['size']} ranks"
                 )
-        elif options.kind == "threads" and (options.ranks or 1) > 1:
+        elif asked.runs_programs and (options.ranks or 1) > 1:
             return None
         if record.has_data:
             return ReplayJob(record, ranks, is_threads, order.differences)

@@ -206,7 +206,7 @@ def open_host(group: Any) -> Host | None:
             "memory inside each host)"
         )
     # A channel of its own: if another rank makes another call, MPI does not match it with the calls of shared memory.
-    own = group._subgroup(list(range(group.size)), f"{group.name}/shared")
+    own = group.subgroup(range(group.size), f"{group.name}/shared")
     return Host(own, _FENCED)
 
 

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
 from ...checks import sanitizer
-from ...checks.channel import Checks
 from ...checks.sanitizer import Addend, Statement
 from .. import unsent
 from ..host_transport import HostTransport
 from ..protocol import Array, Pending, Request, Text
-from ..traffic import Traffic
 from ..windows import LocalWindow
 from .arrivals import LocalArrivals
 from .calls import Part, agreed
@@ -148,22 +146,15 @@ class LocalCommunicator(HostTransport):
     repeats = True
 
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int, key: str):
-        self._world, self._channel, self._key = world, channel, key  # first, for `__del__`
-        self.index = channel.ranks.index(world_rank)
-        self.size = len(channel.ranks)
-        self.ranks = channel.ranks
-        self.name = channel.name
+        super().__init__(channel.ranks.index(world_rank), channel.ranks, channel.name, key)
+        self._world, self._channel = world, channel
         self.epoch = channel.epoch
         self._world_rank = world_rank
-        self._subgroups: dict[tuple[int, ...], int] = {}  # how many were made of the same ranks
-        self._lanes: dict[str, LocalCommunicator] = {}
-        self.checks = None if self.size == 1 else Checks()
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
         self._windows = self._boards = self._rolls = 0  # how many were made
-        self.traffic = Traffic()
         if (of := world.stands_for) is not None:
             self.are_processes, self.recorded_choices = of.are_processes, of.choices
 
@@ -173,7 +164,7 @@ class LocalCommunicator(HostTransport):
         return super().hosts if of is None else tuple([of.hosts[rank] for rank in self.ranks])
 
     def __del__(self) -> None:
-        self._world.drop(self._key, self._channel)
+        self._world.drop(self.key, self._channel)
 
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"
@@ -182,17 +173,8 @@ class LocalCommunicator(HostTransport):
     def device_state(self) -> dict[Any, Any]:
         return self._world.devices[self._world_rank]
 
-    def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
-        ranks = tuple([self.ranks[member] for member in members])
-        self._subgroups[ranks] = ordinal = self._subgroups.get(ranks, 0) + 1
-        key = f"{self._key}/{name}/{list(ranks)}/{ordinal}"
+    def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> LocalCommunicator:
         return self._world.end(self._world_rank, ranks, name, key, self.epoch)
-
-    def lane(self, purpose: str) -> LocalCommunicator:
-        if purpose not in self._lanes:
-            name, key = f"{self.name}/{purpose}", f"{self._key}/{purpose}"
-            self._lanes[purpose] = self._world.end(self._world_rank, self.ranks, name, key, self.epoch)
-        return self._lanes[purpose]
 
     # -- agreement ---------------------------------------------------------------------------------------------
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
@@ -220,6 +202,8 @@ class LocalCommunicator(HostTransport):
 
     def _compare_now(self) -> None:
         statement, self._statement = self._statement, None
+        if self.unsent is not None:
+            self.unsent(True)
         if self.size > 1:
             self._result_of(self._join(_AGREE, None, None, statement, get_ident()))
 
@@ -239,8 +223,6 @@ class LocalCommunicator(HostTransport):
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         if request.call in _MESSAGES:
-            if self.unsent is not None:
-                self.unsent(True)
             if self._statement is not None:
                 self._compare_now()
             if request.call != "recv":
@@ -276,8 +258,6 @@ class LocalCommunicator(HostTransport):
     # -- rendezvous --------------------------------------------------------------------------------------------
     def _join(self, request: Request, x: Any, out: Any, statement: Statement | None, site: str | int) -> Rendezvous:
         """Store this rank's call and part in the next rendezvous. The last rank completes it."""
-        if self.unsent is not None:
-            self.unsent(True)
         self.refuse_ended(request.call)
         call = agreed(request, x, out)
         self._number = number = self._number + 1

@@ -19,9 +19,9 @@ import autograd as ag
 import collectives as cc
 from autograd.engine.state import state
 from autograd.errors import CommunicationError, OptionError
+from collectives.transports.job import JOBS
 from collectives.transports.threads import job as threads_job
 from collectives.transports.threads.job import ThreadsJob
-from collectives.world import JOBS
 
 from ..launch import Outcome, launch
 from .endings import SIGKILL, ended_by
@@ -51,7 +51,7 @@ def test_a_kind_of_world_is_a_job_and_one_row(monkeypatch: pytest.MonkeyPatch) -
             return True
 
     monkeypatch.setattr(threads_job, "Tens", Tens, raising=False)
-    monkeypatch.setitem(JOBS, "tens", ("threads.job", "Tens"))  # type: ignore[misc]  # a kind of this test
+    monkeypatch.setitem(JOBS, "tens", ("collectives.transports.threads.job", "Tens"))  # type: ignore[misc]  # a kind of this test
     kind: Any = "tens"
     with cc.World(kind, ranks=2) as world:
         assert world.run(lambda: int(cc.world().rank)) == [10, 11]

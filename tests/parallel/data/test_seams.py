@@ -68,7 +68,8 @@ def _leaves_a_part_out(patch: pytest.MonkeyPatch) -> None:
 
 def _shares_a_channel(patch: pytest.MonkeyPatch) -> None:
     """Every duplicate of one name is the same channel."""
-    patch.setattr(LocalCommunicator, "_subgroup", lambda self, members, name: LocalCommunicator.lane(self, name))
+    true = LocalCommunicator._channel_of
+    patch.setattr(LocalCommunicator, "_channel_of", lambda self, ranks, name, _: true(self, ranks, name, name))
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
