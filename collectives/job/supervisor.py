@@ -10,9 +10,9 @@ docs/jobs.md ("How the supervisor works") has the reasons. In short:
 - It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
 - When the job has ended, it ends what the launcher has left running, and a launcher that would return 0 (`status`).
 
-This file is the supervisor's program. It, `status` and `checks.reports`, which compares the ranks' latest calls, import
-only the standard library. The program loads them without the package (see `command`). The code of the ranks is
-`supervisor_client`.
+This file is the supervisor's program. It, `processes`, `status` and `checks.reports`, which compares the ranks' latest
+calls, import only the standard library. The program loads them without the package (see `command`). The code of the
+ranks is `supervisor_client`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
+from collections import namedtuple  # not typing's: see `checks.reports`
 from collections.abc import Iterable
 from functools import cache
 
 from ..checks.reports import MadeCall, first_call_difference
+from .processes import Process, age_s, group_of, is_alive, peer_of, shared_memory_of, state_of
 from .status import disregards_signals, end_launcher
 
 __all__ = [
-    "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
-    "is_alive", "main", "peer_of", "state_of",
+    "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command", "main",
 ]  # fmt: skip
 
 ENDED = b"e"  # the notification that a rank of this host has died
@@ -85,79 +85,55 @@ _SIGNALS = {
 _LIBRARY = """\
   cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
   innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
-# the files that MPICH removes only where MPI is finalized, and those that Open MPI leaves where ranks are killed
-_SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/osc_sm.", "/dev/shm/vader_segment.")
+_NEVER = float("inf")
 _PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
-class _Rank:
-    """The process of a rank."""
+_StageFields = namedtuple("_StageFields", "number since report_s limit_s import_s limit_by waits_to last")
+
+
+class _Stage(_StageFields):
+    """A stage of a rank, as it has told it: odd ones, and EXIT, wait for all ranks.
+
+    Its wait is reported after `report_s`, and ends the job after `limit_s`, or after `import_s` if others have not
+    imported collectives. `limit_by` names the variable of the limit.
+    """
+
+    __slots__ = ()
+
+
+class _Rank(Process):
+    """The process of a rank, and what it has told."""
 
     def __init__(self, pid: int):
-        self.pid = pid
+        super().__init__(pid)
         self.rank = self.size = -1  # until it has sent ``hello``
-        self.doing = ""
-        self.calls: dict[str, tuple[str, int, list[MadeCall]]] = {}  # by channel: name, first number, and calls
         self.connections = 0
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
-        self.is_done = False  # it leaves without a failure, or it ends the job itself
-        self.is_ending = False  # it ends the job itself
-        self.is_ended = False  # the supervisor has ended it and its child processes
-        self.exits = False  # a library ends it
-        self.stage = 0
-        self.since = time.monotonic()  # when it came to this stage
-        # after which its wait is reported, ends the job, and ends it if others have not imported collectives
-        self.limits_s: list[float] = [float("inf")] * 3
-        self.limit_by = self.waits_to = self.last = self.place = ""
-        self.exits_now = False  # it has left, and its process must end
-        self.has_finished = False  # it has come to the end of its program without a failure
-        self.tells_status = False  # it ends with a status other than 0, which the launcher returns
+        # what it does
+        self.doing = self.place = ""
+        self.calls: dict[str, tuple[str, int, list[MadeCall]]] = {}  # by channel: name, first number, and calls
+        self.stage = _Stage(0, time.monotonic(), _NEVER, _NEVER, _NEVER, "", "", "")
         self.is_dispensable = False  # the others go on if it dies
         self.silence_s = 0.0  # if it tells nothing for so long, it is ended; 0: it need not tell anything
-        self.told = self.left = time.monotonic()  # when it has told last that it runs, and when it has left
-        self.wait_status = 0  # how it ended, as for `os.waitstatus_to_exitcode`; 0 if unknown
-        self.group, self.descriptor = 0, -1
-        self.is_gone = False  # it had died before it was known: the process id may be another one's
-        try:
-            self.descriptor = os.pidfd_open(pid)
-            group = os.getpgid(pid)
-            signal.pidfd_send_signal(self.descriptor, 0)  # as long as this finds it, the process id is its own
-            self.group = group
-        except ProcessLookupError:
-            self.is_gone = self.descriptor < 0
-        except OSError:  # a kernel before Linux 5.3, which has no pidfd
-            self.group = _group_of(pid)
+        self.told = time.monotonic()  # when it has told last that it runs
+        # how it ends
+        self.is_done = False  # it leaves without a failure, or it ends the job itself
+        self.is_ending = False  # it ends the job itself
+        self.has_finished = False  # it has come to the end of its program without a failure
+        self.exits_now = False  # it has left, and its process must end
+        self.left = time.monotonic()  # when it has left
+        self.tells_status = False  # it ends with a status other than 0, which the launcher returns
+        self.exits = False  # a library ends it
+        self.is_ended = False  # the supervisor has ended it and its child processes
 
-    def is_dead(self) -> bool:
-        if self.descriptor < 0:
-            return self.is_gone or not is_alive(self.pid)
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        return bool(poll.poll(0))
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} (pid {self.pid})"
 
     def is_present(self) -> bool:
         """Whether it is a rank that is left: it has not left its world, or its process must still end."""
         return self.rank >= 0 and (self.exits_now or not self.is_done) and not self.is_dead()
-
-    def note_end(self) -> None:
-        """Read how the process ended. That is possible until its launcher has collected it."""
-        status = 0 if self.is_gone else _wait_status_of(self.pid)
-        try:
-            if self.descriptor >= 0:
-                signal.pidfd_send_signal(self.descriptor, 0)  # as in `__init__`
-        except OSError:
-            return
-        self.wait_status = status or self.wait_status
-
-    def kill(self) -> None:
-        try:
-            if self.descriptor >= 0:
-                signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
-            elif not self.is_gone:
-                os.kill(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
 
 
 class _StageWait:
@@ -168,10 +144,10 @@ class _StageWait:
 
     def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], absent: int, lasts_s: float):
         self.first, self.late, self.alive, self.absent, self.lasts_s = first, late, alive, absent, lasts_s
-        _, limit_s, import_s = first.limits_s
-        self.limit_s, self.limit_by = limit_s, first.limit_by
-        if absent and import_s < limit_s:
-            self.limit_s, self.limit_by = import_s, "RINGTAPE_IMPORT_S"
+        stage = first.stage
+        self.limit_s, self.limit_by = stage.limit_s, stage.limit_by
+        if absent and stage.import_s < stage.limit_s:
+            self.limit_s, self.limit_by = stage.import_s, "RINGTAPE_IMPORT_S"
         self.is_over = lasts_s >= self.limit_s
 
 
@@ -211,6 +187,34 @@ class _Connection:
             pass
 
 
+class _Errors:
+    """The errors that ranks have raised: each is printed by one rank, for all that have raised the same."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
+        self.until = _NEVER  # then those that wait get their replies; it is set by the first error
+        self._printed: set[str] = set()  # digests
+
+    def take(self, digest: str, connection: _Connection, reply: bytes, collect_s: float) -> None:
+        """Note that a rank has raised an error and waits for its reply."""
+        self.waiting.setdefault(digest, []).append((connection, reply))
+        if self.until == _NEVER:
+            self.until = time.monotonic() + collect_s
+
+    def reply(self) -> None:
+        """Tell one rank of each error to print it, and for which ranks; and the others that it is printed."""
+        for digest, waiting in self.waiting.items():
+            waiting = [each for each in waiting if not each[0].rank.is_dead()] or waiting
+            if digest not in self._printed:
+                (connection, reply), *waiting = waiting
+                shown = sorted([connection.rank.rank, *(each.rank.rank for each, _ in waiting)])
+                connection.reply(reply + ",".join(map(str, shown)).encode() + b"\n")
+            for connection, _ in waiting:
+                connection.reply(SAME)
+            self._printed.add(digest)
+        self.waiting.clear()
+
+
 class _Supervisor:
     """The supervisor's event loop; `launcher` is the process id of the ranks' launcher."""
 
@@ -238,9 +242,7 @@ class _Supervisor:
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
         self._launched_here = 0  # ranks of this host, according to the launcher; 0: not known
         self._ranks_here = 0  # according to MPI; 0: not known yet
-        self._errors: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
-        self._printed: set[str] = set()  # digests
-        self._collects_until: float | None = None  # from the first error on
+        self._errors = _Errors()
         self._asked: float | None = None  # when ranks were asked where they are
         self._told: set[int] = set()  # the stages of the waits that were reported
         self._survived: dict[int, float] = {}  # ranks that others go on without; when each has died, or inf once known
@@ -272,7 +274,7 @@ class _Supervisor:
 
     def _pause(self) -> float:
         """The seconds until the next look, if nothing happens."""
-        if self._suspects or self._errors or self._beside_until is not None:
+        if self._suspects or self._errors.waiting or self._beside_until is not None:
             return 0.02
         if self._ended is not None:
             return 0.1
@@ -376,7 +378,7 @@ class _Supervisor:
         hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
         self._is_spread = hosts > 1
         _continue_with_parent()
-        self._files |= _shared_memory_of(connection.rank.pid)
+        self._files |= shared_memory_of(connection.rank.pid)
 
     def _take_calls(self, connection: _Connection, rest: str) -> None:
         first, key, name, *calls = map(_printable, rest.split("\t"))
@@ -388,10 +390,8 @@ class _Supervisor:
         # If a rank has died before, that is the cause, and it is reported once the death is certain.
         reply = LATER if self._ended is not None or self._suspects else FIRST
         if digest:
-            self._errors.setdefault(digest, []).append((connection, reply))
-            if self._collects_until is None:
-                early = 0.0 if self._ranks_here else min(_age_s(rank.pid), _COLLECT_EARLY_S)
-                self._collects_until = time.monotonic() + max(_COLLECT_S, early)
+            early = 0.0 if self._ranks_here else min(age_s(rank.pid), _COLLECT_EARLY_S)
+            self._errors.take(digest, connection, reply, max(_COLLECT_S, early))
         else:
             connection.reply(reply)
         if self._ended is None and not self._suspects:
@@ -405,13 +405,11 @@ class _Supervisor:
 
     def _take_stage(self, connection: _Connection, rest: str) -> None:
         given, *texts = rest.split("\t")
-        rank = connection.rank
-        rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
-        stage, *limits = given.split()
-        if len(limits) != len(rank.limits_s):
-            raise ValueError(rest)
-        rank.limits_s = list(map(float, limits))
-        rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
+        number, report_s, limit_s, import_s = given.split()
+        limits_s = float(report_s), float(limit_s), float(import_s)
+        limit_by, waits_to, last = map(_printable, texts)
+        connection.rank.stage = _Stage(int(number), time.monotonic(), *limits_s, limit_by, waits_to, last)
+        connection.rank.place = ""
 
     def _take_place(self, connection: _Connection, rest: str) -> None:
         connection.rank.place = _printable(rest)
@@ -432,23 +430,13 @@ class _Supervisor:
 
     def _reply_to_errors(self, now: float) -> None:
         """Tell the first rank of each error for which ranks it prints, once the others have had time to raise it."""
-        if not self._errors or self._collects_until is None:
+        if not self._errors.waiting:
             return
         ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
         expected = self._ranks_here or (ranks[0].size if ranks and not self._is_spread else 0)
         is_complete = 0 < expected <= len(ranks) and all(rank.is_ending or rank.is_dead() for rank in ranks)
-        if now < self._collects_until and not is_complete:
-            return
-        for digest, waiting in self._errors.items():
-            waiting = [each for each in waiting if not each[0].rank.is_dead()] or waiting
-            if digest not in self._printed:
-                (connection, reply), *waiting = waiting
-                shown = sorted([connection.rank.rank, *(each.rank.rank for each, _ in waiting)])
-                connection.reply(reply + ",".join(map(str, shown)).encode() + b"\n")
-            for connection, _ in waiting:
-                connection.reply(SAME)
-            self._printed.add(digest)
-        self._errors.clear()
+        if is_complete or now >= self._errors.until:
+            self._errors.reply()
 
     def _close(self, connection: _Connection) -> None:
         number = connection.socket.fileno()
@@ -503,14 +491,14 @@ class _Supervisor:
 
     # -- ranks that others wait for ----------------------------------------------------------------------------
     def _waiting(self) -> list[_Rank]:
-        return [rank for rank in self._ranks.values() if rank.stage % 2 or rank.stage == EXIT]
+        return [rank for rank in self._ranks.values() if rank.stage.number % 2 or rank.stage.number == EXIT]
 
     def _watch(self, now: float) -> None:
         """Report that ranks wait for others at a stage, and end the job if the limit is over."""
         wait = None if self._suspects else self._longest_wait(now)
         if wait is None or not self._must_tell(wait) or not self._know_places(wait.late, now):
             return
-        self._told.add(wait.first.stage)
+        self._told.add(wait.first.stage.number)
         _print("\n  ".join(self._wait_lines(wait)))
         if wait.is_over:
             self._ended, self._has_reported = now - _END_S, True
@@ -525,12 +513,12 @@ class _Supervisor:
         waiting = [rank for rank in waiting if rank in alive]
         if not waiting:
             return None
-        first = min(waiting, key=lambda rank: rank.since)
+        first = min(waiting, key=lambda rank: rank.stage.since)
         absent = 0 if self._ranks_here else max(self._launched_here - self._present(), 0)  # before MPI is initialised
-        if len(alive) == 1 and not self._is_spread and first.stage == EXIT and not absent:
+        if len(alive) == 1 and not self._is_spread and first.stage.number == EXIT and not absent:
             return None
-        late = [rank for rank in alive if rank.stage < first.stage]
-        since = first.since if late or absent else max(rank.since for rank in alive)
+        late = [rank for rank in alive if rank.stage.number < first.stage.number]
+        since = first.stage.since if late or absent else max(rank.stage.since for rank in alive)
         return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
 
     def _present(self) -> int:
@@ -538,7 +526,7 @@ class _Supervisor:
         return len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
 
     def _must_tell(self, wait: _StageWait) -> bool:
-        return wait.is_over or (wait.lasts_s >= wait.first.limits_s[0] and wait.first.stage not in self._told)
+        return wait.is_over or (wait.lasts_s >= wait.first.stage.report_s and wait.first.stage.number not in self._told)
 
     def _know_places(self, late: list[_Rank], now: float) -> bool:
         """Ask ranks where they are. Whether they have replied, or had the time to do so."""
@@ -557,7 +545,7 @@ class _Supervisor:
         else:
             for_s, then = f"{wait.lasts_s:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
         who = f"rank {first.rank} of {first.size}"
-        lines = [f"{who} has waited for {for_s} for the other ranks to {first.waits_to}; {then}"]
+        lines = [f"{who} has waited for {for_s} for the other ranks to {first.stage.waits_to}; {then}"]
         lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
         present = {rank.rank for rank in self._ranks.values()}
         names = [] if self._is_spread else sorted(set(range(first.size)) - present)
@@ -615,7 +603,7 @@ class _Supervisor:
         for connection in list(self._connections.values()):
             self._read(connection)  # what the other ranks wait for
         self._notify_first([each for each in self._connections.values() if each.rank not in dead])
-        who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
+        who = " or ".join(str(rank) for rank in first)
         where, exits = f" on host {socket.gethostname()}", first[0].exits
         different = _different_calls(list(self._ranks.values())) if exits else None
         if exits and self._is_ending:  # another rank reports the cause
@@ -652,12 +640,12 @@ class _Supervisor:
         del self._suspects[rank]
         rank.is_done = rank.is_ended = True
         how, causes = ("was ended by a library", _LIBRARY) if rank.exits else _end_of([rank])
-        name = f"rank {rank.rank} of {rank.size} (pid {rank.pid}) on host {socket.gethostname()}"
+        name = f"{rank} on host {socket.gethostname()}"
         _print(f"{name} {how}; the job continues without it" + (f"\n{causes}" if not rank.wait_status else ""))
         self._survived.setdefault(rank.rank, time.monotonic())
         self._doing.pop(rank.rank, None)
         others = {other.group for other in self._ranks.values() if other is not rank}
-        self._end_group(rank, _groups_of(self._launcher) | others)
+        rank.kill_group(_groups_of(self._launcher) | others)
 
     # -- ranks that tell nothing -------------------------------------------------------------------------------
     def _end_silent(self, now: float) -> None:
@@ -667,18 +655,17 @@ class _Supervisor:
                 rank.told += now - self._looked
         self._looked = now
         for rank in self._ranks.values():
-            name = f"rank {rank.rank} of {rank.size} (pid {rank.pid})"
             if rank.is_ended or rank.rank < 0 or rank.is_dead():
                 continue
             if rank.exits_now and self._survived and now - rank.left > _EXITING_S:
                 rank.is_ended = True
-                _print(f"{name} has left, and its process has not ended for {_EXITING_S:g} s; it is ended")
+                _print(f"{rank} has left, and its process has not ended for {_EXITING_S:g} s; it is ended")
                 rank.kill()
             elif rank.silence_s > 0 and not rank.is_done and now - rank.told > rank.silence_s:
                 rank.told = float("inf")
                 state = _STATES.get(state_of(rank.pid), "has another state")
                 _print(
-                    f"{name} has told nothing for {rank.silence_s:g} s (RINGTAPE_STOPPED_S): its process {state}. It "
+                    f"{rank} has told nothing for {rank.silence_s:g} s (RINGTAPE_STOPPED_S): its process {state}. It "
                     "is ended by SIGKILL, so that the others can go on"
                 )
                 rank.kill()
@@ -713,7 +700,7 @@ class _Supervisor:
     def _is_cleared(self, now: float) -> bool:
         """After the end of the job: end what is left once its time is over. Whether nothing is left to do."""
         assert self._ended is not None
-        if self._errors:  # the ranks that print them must outlive the wait for others
+        if self._errors.waiting:  # the ranks that print them must outlive the wait for others
             self._ended = now
         self._report_beside()
         age = now - self._ended
@@ -751,19 +738,10 @@ class _Supervisor:
             if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
                 continue
             rank.is_ended = True
-            self._files |= _shared_memory_of(rank.pid)  # also of a rank that has not told that MPI is initialised
+            self._files |= shared_memory_of(rank.pid)  # also of a rank that has not told that MPI is initialised
             rank.tells_status = False
             rank.kill()
-            self._end_group(rank, shared)
-
-    @staticmethod
-    def _end_group(rank: _Rank, shared: set[int]) -> None:
-        """End the child processes of a rank, which are in its process group unless that is shared with others."""
-        if rank.group not in shared:
-            try:
-                os.killpg(rank.group, signal.SIGKILL)
-            except OSError:
-                pass
+            rank.kill_group(shared)
 
     def _end_launcher(self) -> None:
         """End a launcher that disregards signals; once, because it would crash at a second signal.
@@ -818,31 +796,6 @@ class _Supervisor:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """The process id and the effective user of the other end, from the kernel; (-1, -1) if unknown."""
-    try:
-        pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    except (OSError, AttributeError):
-        return -1, -1
-    return pid, user
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    return state_of(pid) not in "ZX"
-
-
-def state_of(pid: int) -> str:
-    """The kernel's letter for the state of a process: "X" if there is none, "?" if it is unknown."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError, IndexError):
-        return "X"
-    except OSError:  # too many open files, for example: not known to be dead
-        return "?"
-
-
 def _print(text: str) -> None:
     try:
         os.write(2, f"ringtape: {text}\n".encode())
@@ -854,20 +807,12 @@ def _late_text(rank: _Rank) -> str:
     """The state of a rank that others wait for."""
     is_stopped = (state := state_of(rank.pid)) in "Tt"
     how = f"its process (pid {rank.pid}) {_STATES.get(state, 'has another state')}"
-    if rank.stage == EXIT:
+    if rank.stage.number == EXIT:
         return f"rank {rank.rank} has left its world: {how}, in an exit handler or in MPI's finalization"
     if rank.place and not is_stopped:
         return f"rank {rank.rank} has not come so far: it is at {rank.place}"
-    return f"rank {rank.rank} has not come so far: {how}" + (f"; its last step: {rank.last}" if rank.last else "")
-
-
-def _wait_status_of(pid: int) -> int:
-    """The status of a process that ends or is a zombie, as `os.wait` returns it; 0 if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[49])
-    except (OSError, IndexError, ValueError):
-        return 0
+    last = rank.stage.last
+    return f"rank {rank.rank} has not come so far: {how}" + (f"; its last step: {last}" if last else "")
 
 
 def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
@@ -909,35 +854,7 @@ def _ends_beside(ranks: list[_Rank]) -> list[str]:
 
 def _groups_of(launcher: int) -> set[int]:
     """The process groups that contain more than one rank and its child processes."""
-    return {0, 1, os.getpgid(0), _group_of(launcher)}
-
-
-def _age_s(pid: int) -> float:
-    """The age of a process, from the kernel; 0 if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, IndexError, ValueError):  # it has ended, or there is no /proc
-        return 0.0
-
-
-def _group_of(pid: int) -> int:
-    """The process group of a process; 0 if there is no such process."""
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return 0
-
-
-def _shared_memory_of(pid: int) -> dict[str, int]:
-    """The paths and inodes of the MPI library's shared memory that a process has mapped, from the kernel."""
-    try:
-        with open(f"/proc/{pid}/maps") as file:
-            lines = [line.split(None, 5) for line in file if "/dev/shm/" in line]
-    except OSError:
-        return {}
-    return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}
+    return {0, 1, os.getpgid(0), group_of(launcher)}
 
 
 def _different_calls(ranks: list[_Rank]) -> str | None:

@@ -24,7 +24,8 @@ from autograd.digests import blake2b
 
 from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
-from .supervisor import CALLS, ENDED, EXIT, LATER, SAME, WATCHED, WHERE, peer_of, state_of
+from .processes import peer_of, state_of
+from .supervisor import CALLS, ENDED, EXIT, LATER, SAME, WATCHED, WHERE
 
 if TYPE_CHECKING:
     import subprocess

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.job.supervisor import is_alive
+from collectives.job.processes import is_alive
 
 from ..launch import Outcome, launch, launch_command, program_path
 from .endings import LEFT, SIGKILL, ended_by

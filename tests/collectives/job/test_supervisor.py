@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.job import supervisor, supervisor_client
+from collectives.job import processes, supervisor, supervisor_client
 from collectives.job.supervisor import CAUSES, FIRST, LATER, MPI_CAUSES, WATCHED
 
 from ..launch import program_path
@@ -228,7 +228,7 @@ def test_a_child_process_that_keeps_the_connections_hides_no_death(job: Job, has
         ranks[rank].die()
     assert host.line().startswith(named(1, ranks[1].pid))
     end = time.monotonic() + LIMIT_S
-    while supervisor.is_alive(child):  # it might keep the launcher waiting
+    while processes.is_alive(child):  # it might keep the launcher waiting
         assert time.monotonic() < end
         time.sleep(0.05)
     host.said()
@@ -242,7 +242,7 @@ def test_child_processes_of_ranks_that_end_normally_live_on(job: Job) -> None:
             rank.tell("status done")
             rank.die()
         os.kill(child, 0)
-        assert supervisor.is_alive(child)
+        assert processes.is_alive(child)
     finally:
         os.kill(child, signal.SIGKILL)
     assert host.said() == ""
@@ -380,7 +380,7 @@ def test_a_process_that_has_died_before_it_is_known_is_not_signalled(monkeypatch
     rank = supervisor._Rank(gone.pid)
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
-    monkeypatch.setattr(supervisor, "is_alive", lambda pid: True)  # another process has its id
+    monkeypatch.setattr(processes, "is_alive", lambda pid: True)  # another process has its id
     assert rank.is_dead()
     rank.kill()
     assert (killed, rank.group) == ([], 0)
