@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "MadeCall", "call_difference", "first_call_difference", "first_difference", "line_difference", "mismatch_text",
-    "number_difference", "print_report", "rank_list", "states_text", "task_text", "unknown_calls_text",
-    "unreceived_text", "waiting_state", "warn_once",
+    "number_difference", "print_report", "rank_list", "unknown_calls_text", "unreceived_text", "warn_once",
 ]  # fmt: skip
 
 _MOST_SHOWN = 6  # messages that an error lists
@@ -156,67 +155,6 @@ def warn_once(text: str, category: type[Warning], site: tuple[str, int]) -> None
 
 
 _told: dict[str | tuple[str, type[Warning], int], int] = {}  # the warnings that were given, for Python's filters
-
-
-def states_text(why: str, states: Sequence[str], waits: Sequence[str]) -> str:
-    """The text of a deadlock or of a long wait: the reason, the state of each rank, and a fix if the waits show one.
-
-    Parameters
-    ----------
-    why : str
-        The reason.
-    states : sequence of str
-        A line for each rank, or for each wait of a rank, as `waiting_state` makes it.
-    waits : sequence of str
-        The calls that the ranks wait in.
-    """
-    return "\n  ".join([why, *states]) + _fix(waits)
-
-
-def waiting_state(
-    rank: int, call: str, site: str | None, task: str, missing: Sequence[int] = (), lasts_s: float = 0.0
-) -> str:
-    """The state of a rank that waits: ``rank 1 waits in all_reduce #4 on 'dp' for rank 0 at model.py:41, for 3 s``.
-
-    Parameters
-    ----------
-    rank : int
-        The rank.
-    call : str
-        The call that it waits in.
-    site : str or None
-        The line of the program, if it is known.
-    task : str
-        The task that the rank has set (`World.set_task`); may be empty.
-    missing : sequence of int
-        The ranks that have not made the call, if they are known and the call does not name them.
-    lasts_s : float
-        For how many seconds it has waited. Less than one is not shown.
-    """
-    for_ranks = f" for {rank_list(missing)}" if missing else ""
-    at = f" at {site}" if site else ""
-    for_s = f", for {lasts_s:.0f} s" if lasts_s >= 1 else ""
-    return f"rank {rank} waits in {call}{for_ranks}{at}{for_s}{task_text(task)}"
-
-
-def task_text(task: str) -> str:
-    """The task of a rank as the end of a line about it."""
-    return f" ({task})" if task else ""
-
-
-def _fix(waits: Sequence[str]) -> str:
-    """The fix for ranks that wait for each other, as a line of a text; "" if the waits do not show what is wrong."""
-    if any("cast I->R" in wait for wait in waits) and any("recv" in wait and "cast" not in wait for wait in waits):
-        return (
-            "\n  fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all "
-            "ranks: a cast is one call of all of them"
-        )
-    if any("the cotangent of message" in wait for wait in waits):
-        return (
-            "\n  fix: the cotangent of a message is sent by backward of the tape that recorded its recv: is this recv "
-            "missing, or backward on its rank? With several messages, the order of their backwards matters"
-        )
-    return ""
 
 
 def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:

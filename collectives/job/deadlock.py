@@ -1,20 +1,15 @@
-"""Deadlock detection over MPI: collect the states of all ranks, look for a deadlock, and send the verdict to all ranks.
+"""Deadlock detection over MPI: collect the states of all ranks, ask `verdict` for a deadlock, and tell all ranks.
 
 When a wait has lasted a while, the rank's monitor notifies a *collector*, the monitor of the first rank. The collector
 requests the states of all ranks on the control channel. Every monitor replies, also while its rank computes or is
 blocked. A reply contains the rank's waits, the lines of the program that wait, and the counts of calls and messages.
 The messages are linear in the number of ranks. If no request follows a notice, because the collector's process has
 stopped or holds the interpreter's lock, the next rank is notified. The collector looks for four conditions in the
-replies:
+replies (`verdict`):
 
 - *Departed.* A rank waits for a call or a message of a rank that has left. The collector sends the departure to it.
-- *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make, or
-  for some number of ranks of which too few are outside of the set.
-  Detection takes two rounds of replies, and the second starts when the first is complete. A rank that is in the same
-  wait in both rounds was in it in between as well, so at one moment all ranks of the set were waiting. No time limit is
-  needed. Another thread of such a rank could still make the missing call, so all its threads must wait, in ringtape or
-  for another thread without a limit (as the idle threads of a pool do). Daemon threads and threads that have never
-  communicated, such as those of a progress bar or a data loader, are ignored after ten seconds.
+- *Deadlock.* A set of ranks that all wait for each other. Detection takes two rounds of replies, and the second starts
+  when the first is complete.
 - *Overdue.* The wait has lasted longer than the time limit (`checks.modes.time_limit_s`).
 - *Long.* The wait has lasted a minute (`RINGTAPE_REPORT_S`). The collector prints the states, and the job goes on.
 
@@ -28,17 +23,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from autograd.errors import DeadlockError, TimeLimitError, site_of_thread
 
 from ..checks import modes, reports
-from .activity import Activity, Channel, Departure, Wait, has_made
+from .activity import Activity, Channel, Departure, Wait
 from .control import Control, Test
 from .threads import patience_s
+from .verdict import RankState, WaitState, deadlocked, missing_ranks, verdict_text
 
-__all__ = ["FIRST_S", "DeadlockDetection", "deadlocked", "verdict_text"]
+__all__ = ["FIRST_S", "DeadlockDetection"]
 
 FIRST_S = 0.6  # how long a wait lasts before the first notice
 _REPLY_S = 1.0  # how long a reply may take; a rank that holds the interpreter's lock cannot reply
@@ -47,8 +43,6 @@ _PAUSE_S = 0.3  # between two evaluations, so that many notices cause few rounds
 _BLOCKED_S = 1.0  # how long a rank may take to raise the verdict before its monitor ends the job
 _BUSY_S = 2.0  # then a message that has not been received is no reason to look again soon
 _TAGS = _NOTICE, _REQUEST, _REPLY, _VERDICT, _DEPARTURE = 2, 3, 4, 5, 7
-
-State = dict[str, Any]
 
 
 class DeadlockDetection:
@@ -85,8 +79,8 @@ class DeadlockDetection:
         self._evaluated_s = 0.0
         self._requests: dict[int, Test] = {}  # requests that have not been received
         self._heard_s: dict[int, float] = {}  # when each rank replied last
-        self._replies: dict[int, State] = {}
-        self._before: dict[int, State] | None = None  # the replies of the first round
+        self._replies: dict[int, RankState] = {}
+        self._before: dict[int, RankState] | None = None  # the replies of the first round
         self._reported: set[tuple[int, int, str, int]] = set()  # the long waits that were reported
         self._verdicts: list[tuple[int, Wait, float, str]] = []  # waits that must end with a verdict
         self.left: str | None = None  # why this rank has left
@@ -171,14 +165,12 @@ class DeadlockDetection:
             self._request_states(now)  # start the second round, now that the first is complete
             return
         self._before, self._evaluated_s = None, now
-        waits = [
-            (wait[8], rank) for rank, reply in self._replies.items() for wait in reply["waits"] if wait[0] > 0
-        ]  # fmt: skip
+        waits = [(wait.lasts_s, rank) for rank, reply in self._replies.items() for wait in reply.blocked]
         if not waits:
             return
         longest, slowest = max(waits)
         waiting = deadlocked(before, self._replies)
-        limit_s, limit_by = self._replies[slowest]["limit"]
+        limit_s, limit_by = self._replies[slowest].limit
         if not waiting and (limit_s is None or longest < limit_s):
             self._report_long(longest, slowest)
             return
@@ -189,7 +181,7 @@ class DeadlockDetection:
         else:
             why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
         text = verdict_text(why, self._replies, self.ranks, self._silent(now), self._activity.failed)
-        ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
+        ended = {str(rank): reply.waits for rank, reply in self._replies.items() if not waiting or rank in waiting}
         verdict = {"text": text, "waits": ended, "is_limit": not waiting}
         for rank in self.ranks:
             if rank != self.rank:
@@ -199,11 +191,13 @@ class DeadlockDetection:
     def _send_departures(self) -> None:
         """Send the departures of ranks that have left to the ranks that wait for them."""
         for rank, reply in self._replies.items():
-            awaited = {other for wait in reply["waits"] for other in _missing(wait, self._replies, rank)}
+            awaited = {other for wait in reply.waits for other in missing_ranks(wait, self._replies, rank)}
             for other in awaited:
-                left = self._replies.get(other, {}).get("left")
-                if left is not None:
-                    departure = _departure(other, left, self._replies[other], rank)
+                theirs = self._replies.get(other)
+                if theirs is not None and theirs.left is not None:
+                    sent = {key: each[rank] for key, each in theirs.sent.items() if rank in each}
+                    received = {key: each[rank] for key, each in theirs.received.items() if rank in each}
+                    departure = Departure(other, theirs.left, False, theirs.calls, sent, received)
                     if rank == self.rank:
                         self._activity.add_departure(departure)
                     else:
@@ -213,9 +207,9 @@ class DeadlockDetection:
         """Print the states of the ranks, once for each wait that has become long."""
         least_s = modes.report_s()
         keys = {
-            (rank, wait[0], wait[1], wait[3])
-            for rank, reply in self._replies.items() for wait in reply["waits"]
-            if wait[0] > 0 and least_s is not None and wait[8] >= least_s
+            (rank, wait.thread, wait.key, wait.number)
+            for rank, reply in self._replies.items() for wait in reply.blocked
+            if least_s is not None and wait.lasts_s >= least_s
         }  # fmt: skip
         if keys and not keys & self._reported:
             why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
@@ -251,7 +245,7 @@ class DeadlockDetection:
             self._is_notified = True
         elif tag == _REQUEST:
             self._noticed_s = None
-            self._send(source, _REPLY, {**self._state(), "round": content["round"]})
+            self._send(source, _REPLY, {"state": self._state(), "round": content["round"]})
         elif tag == _VERDICT:
             self._receive_verdict(content)
         elif tag == _DEPARTURE:
@@ -259,148 +253,48 @@ class DeadlockDetection:
         else:
             self._heard_s[source] = time.monotonic()
             if content["round"] == self._round:
-                self._replies[source] = content
+                self._replies[source] = RankState.decode(content["state"])
 
-    def _state(self) -> State:
-        """The state of this rank: its waits, whether all its threads wait, and its counts."""
+    def _state(self) -> RankState:
         now = time.monotonic()
         waits = self._activity.waits()
         place = site_of_thread(threading.main_thread().ident) or "an unknown place"
-        doing = f"computes at {place}" if self.left is None else "has left"
         channels = self._channels.copy()
-        return {
-            "waits": [
-                [thread, channel.key, call, number, source, f"{_call_text(channel, call, number, source)}",
-                 site_of_thread(abs(thread)), list(channel.ranks), now - self._since.get(thread, (None, now, 0))[1],
-                 channel.count]
-                for thread, (channel, call, number, source) in waits.items()
+        return RankState(
+            waits=[
+                WaitState(
+                    thread, channel.key, call, number, peer, _call_text(channel, call, number, peer),
+                    site_of_thread(abs(thread)), channel.ranks,
+                    now - self._since.get(thread, (None, now, 0))[1], channel.count,
+                )
+                for thread, (channel, call, number, peer) in waits.items()
             ],
-            "patience_s": None if self.left is not None else patience_s(waits, self._waiting),
-            "left": self.left,
-            "doing": doing,
-            "called_s": now - self._called_s,
-            "task": self._activity.task,
-            "limit": [modes.time_limit_s(), modes.time_limit_source()],
-            "calls": {key: channel.calls for key, channel in channels.items()},
-            "sent": {key: channel.sent.copy() for key, channel in channels.items() if channel.sent},
-            "received": {key: channel.received.copy() for key, channel in channels.items() if channel.received},
-        }  # fmt: skip
+            patience_s=None if self.left is not None else patience_s(waits, self._waiting),
+            left=self.left,
+            doing=f"computes at {place}" if self.left is None else "has left",
+            called_s=now - self._called_s,
+            task=self._activity.task,
+            limit=(modes.time_limit_s(), modes.time_limit_source()),
+            calls={key: channel.calls for key, channel in channels.items()},
+            sent={key: channel.sent.copy() for key, channel in channels.items() if channel.sent},
+            received={key: channel.received.copy() for key, channel in channels.items() if channel.received},
+        )  # fmt: skip
 
     def _receive_verdict(self, verdict: Any) -> None:
-        mine = {tuple(wait[:4]) for wait in verdict["waits"].get(str(self.rank), [])}
+        ended = {int(rank): [WaitState(*wait) for wait in waits] for rank, waits in verdict["waits"].items()}
+        mine = {(wait.thread, wait.key, wait.call, wait.number) for wait in ended.get(self.rank, [])}
         # A rank that makes one of these calls later must not wait in it, because the other ranks have raised an error.
-        for waits in verdict["waits"].values():
-            for wait in waits:
-                channel = self._channels.get(wait[1])
-                if channel is not None and channel.broken is None:
-                    channel.broken = (TimeLimitError if verdict["is_limit"] else DeadlockError)(verdict["text"])
-                    self._activity.is_alarmed = True
+        for wait_state in (each for waits in ended.values() for each in waits):
+            channel = self._channels.get(wait_state.key)
+            if channel is not None and channel.broken is None:
+                channel.broken = (TimeLimitError if verdict["is_limit"] else DeadlockError)(verdict["text"])
+                self._activity.is_alarmed = True
         now = time.monotonic()
         for thread, wait in self._activity.waits().items():
             if thread > 0 and (thread, wait[0].key, wait[1], wait[2]) in mine:
                 self._verdicts.append((thread, wait, now, verdict["text"]))
 
 
-def _departure(rank: int, why: str, reply: State, to: int) -> Departure:
-    """The departure of a rank, from its reply, for rank `to`."""
-
-    def with_it(counts: dict[str, dict[Any, int]]) -> dict[str, int]:
-        return {key: n for key, each in counts.items() if (n := each.get(str(to), each.get(to))) is not None}
-
-    return Departure(rank, why, False, reply["calls"], with_it(reply["sent"]), with_it(reply["received"]))
-
-
 def _call_text(channel: Channel, call: str, number: int, peer: int | None) -> str:
     whom = "" if peer is None else f" {'to' if call == 'lend' else 'from'} rank {peer}"
     return f"{call} #{number} on '{channel.name}'{whom}"
-
-
-def _missing(wait: Any, replies: dict[int, State], rank: int) -> list[int]:
-    """The ranks that have not made the call, or not sent (for a lend: received) the message, that the wait needs."""
-    _, key, call, number, peer, _, _, ranks = wait[:8]
-    if peer is not None:
-        what = "received" if call == "lend" else "sent"
-        counts = replies[peer].get(what, {}).get(key, {}) if peer in replies else {}
-        made = counts.get(str(rank), counts.get(rank, 0))
-        return [] if has_made(made, number) else [peer]
-    return [r for r in ranks if r != rank and (r not in replies or replies[r]["calls"].get(key, 0) < number)]
-
-
-def deadlocked(before: dict[int, State], after: dict[int, State]) -> set[int]:
-    """The ranks that wait for each other, so that no other rank can end their waits; see the module.
-
-    Parameters
-    ----------
-    before, after : dict of int to dict
-        Two rounds of replies, by rank.
-    """
-
-    def is_blocked(reply: State) -> bool:
-        patience_s = reply["patience_s"]
-        return patience_s is not None and all(wait[8] >= patience_s for wait in blocked_in(reply))
-
-    def blocked_in(reply: State) -> list[Any]:
-        return [wait for wait in reply["waits"] if wait[0] > 0]  # the others are tests of incomplete calls
-
-    def waits_of(reply: State) -> set[tuple[Any, ...]]:
-        return {tuple(wait[:5]) for wait in blocked_in(reply)}
-
-    waiting = {
-        rank
-        for rank in before.keys() & after.keys()
-        if blocked_in(after[rank])
-        and is_blocked(before[rank])
-        and is_blocked(after[rank])
-        and waits_of(before[rank]) == waits_of(after[rank])
-    }
-    gone = {rank for rank, reply in after.items() if reply["left"] is not None}
-
-    def never_ends(wait: Any, rank: int) -> bool:
-        """Whether a wait never ends because of other waits. A wait for a rank that has left ends with its departure."""
-        missing = _missing(wait, after, rank)
-        stuck = waiting.intersection(missing)
-        if gone.intersection(missing):
-            return False
-        _, key, _, number, _, _, _, ranks, _, count = wait
-        if count == 0:
-            return bool(stuck)
-        is_missing = after[rank]["calls"].get(key, 0) < number  # it waits for what others have begun without it
-        return len(ranks) - len(stuck) - is_missing < count
-
-    while True:
-        blocked = {
-            rank for rank in waiting if all(never_ends(wait, rank) for wait in blocked_in(after[rank]))
-        }
-        if blocked == waiting:
-            return waiting
-        waiting = blocked
-
-
-def verdict_text(
-    why: str, replies: dict[int, State], ranks: Sequence[int], silent_s: dict[int, float] | None = None,
-    failed: Mapping[int, str] | None = None,
-) -> str:  # fmt: skip
-    """The text of a verdict: the reason, and the state of every rank, one line each.
-
-    `silent_s` says for how many seconds ranks without a reply have not replied, and `failed` why ranks have failed.
-    """
-    lines = []
-    for rank in ranks:
-        reply = replies.get(rank)
-        if reply is None and failed and rank in failed:
-            lines.append(f"rank {rank} {failed[rank]}")
-            continue
-        if reply is None:
-            for_s = f" for {silent_s[rank]:.0f} s" if silent_s and rank in silent_s else ""
-            lines.append(
-                f"rank {rank} does not reply{for_s}: its program holds the interpreter's lock, or it has stopped"
-            )
-            continue
-        since = reply["called_s"]
-        if not reply["waits"]:
-            for_s = "" if reply["left"] is not None or since < 1 else f" (its last call was {since:.0f} s ago)"
-            lines.append(f"rank {rank} {reply['doing']}{for_s}{reports.task_text(reply.get('task', ''))}")
-        for wait in reply["waits"]:
-            missing = _missing(wait, replies, rank) if wait[4] is None else []
-            lines.append(reports.waiting_state(rank, wait[5], wait[6], reply.get("task", ""), missing, wait[8]))
-    return reports.states_text(why, lines, [wait[5] for reply in replies.values() for wait in reply["waits"]])

@@ -25,9 +25,10 @@ from autograd.errors import (
     site_of_thread,
 )
 
-from ...checks import modes, reports
+from ...checks import modes
 from ...job.activity import forked_text
 from ...job.traceback import text_of
+from ...job.verdict import states_text, task_text, waiting_state
 from .. import unsent
 from ..job import Death, Replaced
 from .rendezvous import Gathering, Rendezvous, Wait
@@ -304,19 +305,19 @@ class WaitingRanks:
     def _state(self, rank: int) -> str:
         wait, task = self._waits[rank], self.tasks[rank]
         if wait is not None:
-            return reports.waiting_state(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
+            return waiting_state(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
         if self._has_finished[rank]:
             return f"rank {rank} has finished"
         if rank in self.failed_ranks:
             return f"rank {rank} has failed"
-        return f"rank {rank} computes{self._at(rank)}{reports.task_text(task)}"
+        return f"rank {rank} computes{self._at(rank)}{task_text(task)}"
 
     def _deadlock(self) -> None:
         self._stop_all("deadlock: no rank can continue")
 
     def _stop_all(self, why: str, kind: type[DeadlockError] = DeadlockError) -> None:
         waits = [wait.wait_text(rank) for rank, wait in enumerate(self._waits) if wait is not None]
-        text = reports.states_text(why, list(map(self._state, range(self.size))), waits)
+        text = states_text(why, list(map(self._state, range(self.size))), waits)
         for rank in self._blocked():
             self._stop(rank, kind(text))
 

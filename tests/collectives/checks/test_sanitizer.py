@@ -17,7 +17,7 @@ import collectives as cc
 from autograd import Tensor
 from collectives import I, R, V
 from collectives.checks import modes, sanitizer
-from collectives.job.deadlock import deadlocked, verdict_text
+from collectives.job.verdict import RankState, WaitState, deadlocked, verdict_text
 
 from ...on_mesh import on_mesh
 from ..launch import Outcome, launch
@@ -259,13 +259,12 @@ def test_limits_of_time() -> None:
             cc.check("ranks", timeout_s=wrong)
 
 
-def answer(waits: list[Any], calls: dict[str, int], **more: Any) -> dict[str, Any]:
-    return {"waits": waits, "calls": calls, "sent": {}, "patience_s": 0.0, "left": None,
-            "doing": "computes at a.py:1", "called_s": 0.0, **more}  # fmt: skip
+def answer(waits: list[WaitState], calls: dict[str, int], **more: Any) -> RankState:
+    return RankState(waits, 0.0, None, "computes at a.py:1", 0.0, calls, {}, {})._replace(**more)
 
 
-def in_call(key: str, number: int, ranks: list[int]) -> list[Any]:
-    return [1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks, 1.0, 0]
+def in_call(key: str, number: int, ranks: list[int]) -> WaitState:
+    return WaitState(1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks, 1.0, 0)
 
 
 def test_who_is_deadlocked() -> None:
@@ -283,16 +282,16 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(left, left) == set()  # its departure ends their waits
     half = {**crossed, 1: answer([on_b], {"a": 1, "b": 1}, patience_s=math.inf)}  # another thread of it goes on
     assert deadlocked(half, half) == set()
-    watched = {**crossed, 1: {**crossed[1], "patience_s": 10.0}}  # a progress bar's thread may not save it for long
+    watched = {**crossed, 1: crossed[1]._replace(patience_s=10.0)}  # a progress bar's thread may not save it for long
     assert deadlocked(watched, watched) == set()
-    late = {**crossed, 1: answer([[*on_b[:8], 11.0, 0]], {"a": 1, "b": 1}, patience_s=10.0)}
+    late = {**crossed, 1: answer([on_b._replace(lasts_s=11.0)], {"a": 1, "b": 1}, patience_s=10.0)}
     assert deadlocked(late, late) == {0, 1, 2}
-    recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1], 1.0, 0]
-    both = {0: answer([recv], {}), 1: answer([[*recv[:4], 0, *recv[5:]]], {})}
+    recv = WaitState(1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1], 1.0, 0)
+    both = {0: answer([recv], {}), 1: answer([recv._replace(peer=0)], {})}
     assert deadlocked(both, both) == {0, 1}
-    tested = {**both, 1: {**both[1], "waits": [*both[1]["waits"], [-1, *on_a[1:]]]}}
+    tested = {**both, 1: both[1]._replace(waits=[*both[1].waits, on_a._replace(thread=-1)])}
     assert deadlocked(tested, tested) == {0, 1}  # what was only tested keeps nobody from waiting for something else
-    on_its_way = {**both, 1: {**both[1], "sent": {"a": {"0": 1}}}}
+    on_its_way = {**both, 1: both[1]._replace(sent={"a": {0: 1}})}
     assert deadlocked(on_its_way, on_its_way) == set()
     text = verdict_text("deadlock: no rank can continue", computes, range(4))
     assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5, for 1 s" in text
@@ -301,7 +300,7 @@ def test_who_is_deadlocked() -> None:
 
 
 def test_who_is_deadlocked_where_some_ranks_suffice() -> None:
-    two_of_three, elsewhere = [*in_call("a", 3, [0, 1, 2])[:9], 2], in_call("b", 1, [0, 1, 2])
+    two_of_three, elsewhere = in_call("a", 3, [0, 1, 2])._replace(needs=2), in_call("b", 1, [0, 1, 2])
     arrived = answer([two_of_three], {"a": 3})
     late = answer([two_of_three], {"a": 2})  # it waits until the others have done something without it
     stuck, computes = answer([elsewhere], {"a": 2, "b": 1}), answer([], {"a": 2})
