@@ -220,8 +220,7 @@ class RankProcess:
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
             return
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        _flush_output()
         os._exit(self._exit_status())
 
     def _exit_status(self) -> int:
@@ -324,7 +323,7 @@ class RankProcess:
             digest = blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
             is_first, found = self._supervisor.report_error(digest)
             if found is not None and not found:
-                _flush(sys.stdout)
+                _flush_output()
                 time.sleep(_ABORT_S)
             ranks = found or ranks
             is_repeated = found is not None and not found
@@ -333,7 +332,7 @@ class RankProcess:
 
     def _end(self, text: str, code: int, is_first: bool) -> None:
         """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
-        _flush(sys.stdout)
+        _flush_output()
         print_report(text)
         for call in self.before_end:
             _quietly(partial(call, text))
@@ -437,8 +436,7 @@ class RankProcess:
                 threading.Event().wait()  # another thread waits for the other ranks, and then ends this process
             return
         self.has_left = True
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        _flush_output()
         # The interpreter sets this for an uncaught exception, and so do test runners. It counts only if the user has
         # replaced ringtape's hook.
         error = getattr(sys, "last_value", None)
@@ -450,6 +448,10 @@ class RankProcess:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
+        self._end_after_worlds(exits)
+
+    def _end_after_worlds(self, exits: bool) -> None:
+        """Tell the supervisor how this rank ends, and end the process where its own end would hang, or return 0."""
         has_come = self._has_left_block and not self._exit_status()  # to its end: the program has caught the error
         is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds) and not has_come
         has_failed = self._has_raised or is_lost
@@ -470,8 +472,7 @@ class RankProcess:
         after a few processes with such a status, but not after signals. If no other is left (`is_lost`), its status is
         that of the job.
         """
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        _flush_output()
         _drain()
         status = self._exit_status()
         if is_lost:
@@ -482,8 +483,7 @@ class RankProcess:
 
     def _end_with_error(self) -> NoReturn:
         """End this process with another status than 0, the interpreter's where the main thread has not raised."""
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
+        _flush_output()
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
             mpi.Finalize()
@@ -572,8 +572,9 @@ def _quietly(print_error: Callable[[], Any]) -> None:
         pass
 
 
-def _flush(stream: Any) -> None:
-    try:
-        stream.flush()
-    except (OSError, ValueError, AttributeError):
-        pass
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass

@@ -272,24 +272,27 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if _are_rows([each.counted_factor for each in divisions], n):
         return "rows"
     are_halves = all(each.is_half for each in divisions)
-    if not is_equal:
-        return _decide_unequal(divisions, are_halves)
-    if counted(divisions[0].divisor, sums_of(divisions)):
+    return _decide_equal(divisions, are_halves, sums, n) if is_equal else _decide_unequal(divisions, are_halves)
+
+
+def _decide_equal(divisions: Sequence[Division], are_halves: bool, sums: set[float], n: int) -> str:
+    """The kind of a number that is the same on the ranks, and is none of their counts."""
+    divisor = divisions[0].divisor
+    if counted(divisor, sums_of(divisions)):
         return "all"
-    if counted(divisions[0].divisor, added_by_all(divisions)):
+    if counted(divisor, added_by_all(divisions)):
         return "added"
-    if are_halves and not _may_be_other(divisions[0].divisor, divisions, sums, n):
+    if are_halves and not _may_be_other(divisor, divisions, sums, n):
         return "own"
     known = {count for each in divisions for count in (*each.counts, *each.extents)}
     known |= {int(k) for each in divisions for k in each.others if k == int(k) and k > 1}
-    is_round = divisions[0].is_weight and divisions[0].divisor != n
-    if is_round:
+    if divisions[0].is_weight and divisor != n:
         return "constant"
-    if _may_count(divisions[0].divisor, known, n):
+    if _may_count(divisor, known, n):
         return ""
-    if is_multiple(divisions[0].divisor, n):
+    if is_multiple(divisor, n):
         return "ranks" if known else ""
-    return "root" if n in _squares(divisions[0].divisor) else "constant"
+    return "root" if n in _squares(divisor) else "constant"
 
 
 def _decide_unequal(divisions: Sequence[Division], are_halves: bool) -> str:

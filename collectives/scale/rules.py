@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import chain, combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -148,22 +148,28 @@ class _Terms:
         return own.powers if powers is None else powers, False, True
 
 
-def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once: int) -> Power:
-    """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
-    given = [each for each in use.inputs if each is not None]
-    of = given[0] if len(given) == 1 else _of_all(given or [Power()])
-    dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
-    varying = use.out is V
-    is_nonlinear = "N" in use.letters and use.op.degree is None
-    weights = weights_of(use) if is_nonlinear else of.weights | weights_of(use)
-    shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & NORMALISED)
+class _Sums(NamedTuple):
+    """What the sums of an operation, over rows of this rank and over ranks, make of the powers and the counts."""
+
+    powers: Powers
+    base: Powers
+    counts: frozenset[float]
+    extents: frozenset[int]
+    totals: frozenset[float]
+    items: frozenset[int]
+    unsure: frozenset[str]
+    added: int
+    is_mean: bool
+
+
+def _sums(use: Use, given: Sequence[Power], of: Power, dims: Dimensions, powers: Powers, base: Powers) -> _Sums:
     counts, extents, is_mean = of.counts, of.extents, False
     added = _added(use, given)
-    if dims.extents and varying and len(use.letters) == 1 and use.letters != "N":
+    if dims.extents and use.out is V and len(use.letters) == 1 and use.letters != "N":
         added *= dims.elements  # of features, too: they are elements of a later sum over rows
     if added > 1 and base is None:
         base = powers
-    if dims.is_sum and varying:
+    if dims.is_sum and use.out is V:
         base = powers if base is None else base
         counts, extents = counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
         added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | NORMALISED)
@@ -175,21 +181,33 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         base = powers if base is None else base
         totals |= {dims.elements} - {use.n}
         counts |= {k // use.n for k in totals if not k % use.n}
+    return _Sums(powers, base, counts, extents, totals, items, unsure, added, is_mean)
+
+
+def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once: int) -> Power:
+    """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
+    given = [each for each in use.inputs if each is not None]
+    of = given[0] if len(given) == 1 else _of_all(given or [Power()])
+    dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
+    varying, sums = use.out is V, _sums(use, given, of, dims, powers, base)
+    is_nonlinear = "N" in use.letters and use.op.degree is None
+    weights = weights_of(use) if is_nonlinear else of.weights | weights_of(use)
+    shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & NORMALISED)
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying or dims.is_over_ranks or _is_of_each(use, given) else None,
-        averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
-        plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
-        shares=_NONE if is_mean else shares, extents=extents,
+        powers=sums.powers, base=sums.base if varying or dims.is_over_ranks or _is_of_each(use, given) else None,
+        averaged=is_own and (of.averaged or sums.is_mean), parts=is_own and of.parts,
+        plain=of.plain or _meets_data(use), counts=sums.counts, weights=weights, added=sums.added,
+        shares=_NONE if sums.is_mean else shares, extents=sums.extents,
         summands=1 if dims.is_sum else of.summands if len(given) < 2 else _summands(use, given),
-        totals=totals, items=items, stacked=dims.stacked,
+        totals=sums.totals, items=sums.items, stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
-        travelled=_travelled(use, dims) if len(given) > 1 or of.travelled or of.stacked else 0,
+        travelled=_travelled(use, dims),
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=unsure, shifted_by_number=_is_shifted(use, of.shifted_by_number, given),
+        unsure=sums.unsure, shifted_by_number=_is_shifted(use, of.shifted_by_number, given),
         numbers=_numbers(use, of) if of.numbers else (),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
-        has_unknown=_has_unknown(powers, of),
+        has_unknown=sums.powers is not None and (of.has_unknown or of.powers is None),
         events=of.events[-8:], faults=of.faults + faults,
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
@@ -198,6 +216,8 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
 def _travelled(use: Use, dims: Dimensions) -> int:
     """1 for a result of values of other ranks, of one that was sent or a slice of those of all; 2 if it adds them."""
     given = [(letter, each) for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
+    if len(given) == 1 and not (given[0][1].travelled or given[0][1].stacked):  # the usual case
+        return 0
     level = max([each.travelled for _, each in given], default=0)
     if any(each.stacked for _, each in given) and not (dims.stacked or dims.is_over_ranks):
         level = max(level, 1)
@@ -222,11 +242,6 @@ def _numbers(use: Use, value: Power) -> tuple[tuple[float, Powers], ...]:
     """The plain numbers in one operand that a linear operation passes on."""
     letters = [letter for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
     return () if "N" in letters or use.out is V else value.numbers
-
-
-def _has_unknown(powers: Powers, of: Power) -> bool:
-    """Whether powers are known that leave out those of a term."""
-    return powers is not None and (of.has_unknown or of.powers is None)
 
 
 def _of_all(given: Sequence[Power]) -> Power:

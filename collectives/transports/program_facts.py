@@ -151,25 +151,8 @@ def checked(line: Any) -> dict[str, Any]:
 
     Variables that a replay does not take from a record are left out.
     """
-    rank, size, hosts = line["rank"], line["size"], line["hosts"]
-    if not (_is_int(rank) and _is_int(size) and 0 <= rank < size == len(hosts)):
-        raise ValueError(f"rank {rank!r} of {size!r}")
-    if not all(_is_int(host) and 0 <= host < size for host in hosts):
-        raise ValueError("hosts that are no ranks")
-    kinds = [kind for kind in JOBS if job_of(kind).has_processes or job_of(kind).runs_programs]
-    if line["kind"] not in kinds or type(line["data"]) is not bool:
-        raise ValueError(f"data {line['data']!r}, kind {line['kind']!r}")
-    if line["block"] is not None and not _is_text(line["block"]):
-        raise ValueError(f"block {line['block']!r}")
-    program, module, folder = line["program"], line["module"], line["folder"]
-    if program is not None and not (_is_text(program) and os.path.isabs(program)):
-        raise ValueError("a program that is no path")
-    if module is not None and not (_is_text(module) and all(part.isidentifier() for part in module.split("."))):
-        raise ValueError("a module that is no name")
-    if not (_is_text(folder) and os.path.isabs(folder)):
-        raise ValueError("a folder that is no path")
-    if type(line["arguments"]) is not list or not all(map(_is_text, line["arguments"])):
-        raise ValueError("arguments that are no texts")
+    _check_job(line)
+    _check_program(line)
     for name in ("environment", "variables", "bits"):
         if type(line[name]) is not dict:
             raise ValueError(f"{name} that are no table")
@@ -181,6 +164,31 @@ def checked(line: Any) -> dict[str, Any]:
     given = line["environment"]
     threads = {k: given[k] for k in NUMBERS_OF_THREADS if k in given and _is_number_of_threads(given[k])}
     return line | {"files": checked_files(line["files"]), "environment": environment.of_record(given) | threads}
+
+
+def _check_job(line: Any) -> None:
+    rank, size, hosts = line["rank"], line["size"], line["hosts"]
+    if not (_is_int(rank) and _is_int(size) and 0 <= rank < size == len(hosts)):
+        raise ValueError(f"rank {rank!r} of {size!r}")
+    if not all(_is_int(host) and 0 <= host < size for host in hosts):
+        raise ValueError("hosts that are no ranks")
+    kinds = [kind for kind in JOBS if job_of(kind).has_processes or job_of(kind).runs_programs]
+    if line["kind"] not in kinds or type(line["data"]) is not bool:
+        raise ValueError(f"data {line['data']!r}, kind {line['kind']!r}")
+    if line["block"] is not None and not _is_text(line["block"]):
+        raise ValueError(f"block {line['block']!r}")
+
+
+def _check_program(line: Any) -> None:
+    program, module, folder = line["program"], line["module"], line["folder"]
+    if program is not None and not (_is_text(program) and os.path.isabs(program)):
+        raise ValueError("a program that is no path")
+    if module is not None and not (_is_text(module) and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError("a module that is no name")
+    if not (_is_text(folder) and os.path.isabs(folder)):
+        raise ValueError("a folder that is no path")
+    if type(line["arguments"]) is not list or not all(map(_is_text, line["arguments"])):
+        raise ValueError("arguments that are no texts")
 
 
 def checked_files(files: Any) -> dict[str, str]:
