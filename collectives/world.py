@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from autograd import environment
@@ -498,9 +497,8 @@ class World:
             process.worlds.remove(self)
 
 
-@cache
 def _check_environment() -> None:
-    """Refuse variables that are misspelt or have wrong values, when the first world is made."""
+    """Refuse variables that are misspelt or have wrong values."""
     for text, fix in environment.problems().values():
         raise OptionError(f"{text}\n  fix: {fix}")
 

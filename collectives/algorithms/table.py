@@ -23,7 +23,6 @@ name                                  algorithm
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from autograd.errors import MeshError
@@ -158,7 +157,6 @@ def algorithms_of(operation: str) -> tuple[str, ...]:
     return tuple(_TABLE[operation])
 
 
-@lru_cache(maxsize=1024)
 def steps_of(operation: str, algorithm: str) -> Algorithm | None:
     """The function of an algorithm; None if it does not implement the operation, so that the transport's own runs."""
     name, _, option = algorithm.partition(":")

@@ -32,7 +32,8 @@ __all__ = ["note"]
 
 _ONE_VALUE = frozenset((R, I, P))
 _LARGE_BYTES = 1 << 16
-_digests: dict[int, tuple[Any, int]] = {}  # of large arrays, by their id: a reference and the digest
+_digests: dict[int, tuple[Any, int]] = {}  # of large arrays, by their id, while they live: a reference
+# and the digest, which takes 10 us for each 64 KiB in every call that uses the array
 
 
 def note(mesh: Any, name: str, layout: Layout, value: Any) -> None:

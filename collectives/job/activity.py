@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from autograd.errors import CommunicationError, RankFailed, site_of_thread
 
+from .children import forked_text, refuse_in_child
+
 __all__ = [
-    "Activity", "Channel", "Departure", "Numbers", "Wait", "Waiting", "describe", "forked_text", "has_made",
-    "site_text",
+    "Activity", "Channel", "Departure", "Numbers", "Wait", "Waiting", "describe", "has_made", "site_text",
 ]  # fmt: skip
 
 _MOST_NUMBERS = 256
@@ -105,16 +104,6 @@ def site_text(thread: int) -> str:
     """The line of the user's program that a thread runs, as ``, model.py:41``."""
     site = site_of_thread(abs(thread))
     return f", {site}" if site else ""
-
-
-def forked_text(what: str) -> str:
-    """The message for a call that a forked child of a rank makes."""
-    return (
-        f"{what}: called in process {os.getpid()}, which rank process {os.getppid()} has forked. A forked child is no "
-        "rank: its call would take the place of a call of its parent\n  needed: communication in the processes that "
-        "mpiexec started\n  fix: return the child's result to the rank, which then makes the call; or start the child "
-        "with multiprocessing's method 'spawn', where it is a world of one rank"
-    )
 
 
 class Departure(NamedTuple):
@@ -244,7 +233,7 @@ class Activity:
         self.windows = 0
         self.is_alarmed = False
         self.device_calls: list[DeviceCalls] = []
-        _activities.add(self)
+        refuse_in_child(self)
 
     def refuse_in_child(self) -> None:
         """Make all further calls of this process, a forked child of the rank, raise an error."""
@@ -330,15 +319,3 @@ class Activity:
             text = self.why_endless(wait)
             return None if text is None else RankFailed(text)
         return None
-
-
-_activities: weakref.WeakSet[Activity] = weakref.WeakSet()
-
-
-def _refuse_in_child() -> None:
-    for activity in _activities:
-        activity.refuse_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_refuse_in_child)

@@ -27,7 +27,7 @@ def digest_of(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 14)  # by the text, once or twice in each call: 0.7 us without it
 def mark(text: str, is_message: bool = False) -> int:
     """The mark of a call with this text. The text is kept, and the line of the program that asks first.
 

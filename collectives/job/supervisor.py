@@ -25,7 +25,6 @@ import sys
 import time
 from collections import namedtuple  # not typing's: see `checks.reports`
 from collections.abc import Iterable
-from functools import cache
 
 from ..checks.reports import MadeCall, first_call_difference
 from .processes import Process, age_s, group_of, is_alive, peer_of, shared_memory_of, state_of
@@ -873,7 +872,6 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_CHARACTERS])
 
 
-@cache
 def _continue_with_parent() -> None:
     """Let the kernel continue this process, if it was stopped, when the rank that has started it ends.
 

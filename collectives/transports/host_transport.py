@@ -164,7 +164,7 @@ _AGREE = Request("all_reduce", op="max")
 _HALF = np.uint64(32)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # by the fingerprint of each call that is compared: 1 us without it
 def _digest_and_complement(text: str) -> Array:
     """The digest h of a text and its complement. As max(~h) is ~min(h), one reduction finds both extremes."""
     digest = digest_of(text)

@@ -104,7 +104,7 @@ def new_files(known: Iterable[str]) -> dict[str, str]:
     return found
 
 
-@cache
+@cache  # by the path, as the file was first
 def _digest_of_file(path: str) -> str:
     """The digest of a file when a record has first seen it, as it was imported; a later edit does not change that."""
     return _present_digest(path)

@@ -24,7 +24,7 @@ __all__ = ["Carriers"]
 _ON_ALL_RANKS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "scan"))
 
 
-@cache
+@cache  # one for each device, which its channels share
 def _buffers(runtime: Any) -> Buffers:
     """The page-locked memory of this process for a device."""
     return Buffers(runtime)

@@ -49,7 +49,7 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "RINGTAPE_LAUNCHER": "none"}
 
 
-@cache
+@cache  # seconds
 def probe(limit_s: float = LIMIT_S) -> Facts:
     """The ways of transport that work on this host. The first call takes seconds."""
     why = cuda.why_not()

@@ -107,7 +107,7 @@ def meet(comm: Any, members: Sequence[int], tag: int, check: Callable[[], object
         distance *= 2
 
 
-@cache
+@cache  # one in a process
 def tolerance() -> FaultTolerance:
     """The fault tolerance of this process. All ranks make it together, with the first world that needs it."""
     return FaultTolerance()

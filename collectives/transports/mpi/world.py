@@ -13,7 +13,8 @@ import numpy as np
 
 from autograd.errors import CommunicationError, RankFailed
 
-from ...job.activity import Activity, Channel, Departure, forked_text
+from ...job.activity import Activity, Channel, Departure
+from ...job.children import forked_text
 from ...job.ending import Ending
 from ...job.failure import process
 from ...job.marks import digest_of
@@ -387,7 +388,7 @@ def _origin_ns(comm: Any, hosts: tuple[int, ...]) -> int:
     return origin
 
 
-@cache
+@cache  # one in a process
 def _kept_until_finalize() -> list[Waits]:
     """Waits whose incomplete calls keep their arrays until MPI is finalized.
 
@@ -398,7 +399,7 @@ def _kept_until_finalize() -> list[Waits]:
     return kept
 
 
-@cache
+@cache  # once in a process
 def _leave_before_finalize() -> None:
     """Leave when the program calls ``MPI.Finalize`` itself, which first deletes the attributes of COMM_SELF."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: process.leave())

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import weakref
 from typing import Any, NoReturn
 
 from autograd.errors import CollectiveMismatch, CommunicationError
 
 from ...checks.reports import MadeCall, mismatch_text
-from ...job.activity import forked_text
+from ...job.children import forked_text, refuse_in_child
 from ..protocol import Array, Communicator, quietly
 from .arena import ALIGNMENT_BYTES
 from .buffers import DTYPES, Buffers
@@ -65,9 +64,13 @@ class Region:
         self.sums: list[Array] = [slots[size, parity] for parity in (0, 1)]
         self.flags = Flags(host, self._control, rank, size, self._refuse)
         self.is_closed = False
-        _regions.add(self)
+        refuse_in_child(self)
         host.on_close(self.release)
         self._key = host.own(self)
+
+    def refuse_in_child(self) -> None:
+        """Refuse a child, which would write to the memory of the ranks."""
+        self.flags.refuse(lambda: CommunicationError(forked_text("a collective in shared memory")))
 
     # -- the end of its epoch ----------------------------------------------------------------------------------
     @property
@@ -167,7 +170,6 @@ class _Pool:
 
 
 _of_groups: weakref.WeakKeyDictionary[Communicator, Region] = weakref.WeakKeyDictionary()
-_regions: weakref.WeakSet[Region] = weakref.WeakSet()
 
 
 def region_of(group: Communicator) -> Region | None:
@@ -195,16 +197,3 @@ def _call_text(call: int) -> str:
     name = OPERATIONS[operation]
     root = f", root={more}" if name == "broadcast" else f", counts #{more:03x}" if more else ""
     return f"{name}({DTYPES[code]}[{count}]{root})"
-
-
-# -- child processes ---------------------------------------------------------------------------------------------------
-
-
-def _refuse_in_child() -> None:
-    for region in _regions:
-        # It would write to the memory of the ranks.
-        region.flags.refuse(lambda: CommunicationError(forked_text("a collective in shared memory")))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_refuse_in_child)

@@ -8,9 +8,7 @@ never held while data is copied. Each rank has one wake-up lock, which is releas
 
 from __future__ import annotations
 
-import os
 import traceback
-import weakref
 from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, NoReturn
@@ -26,7 +24,7 @@ from autograd.errors import (
 )
 
 from ...checks import modes
-from ...job.activity import forked_text
+from ...job.children import forked_text, refuse_in_child
 from ...job.traceback import text_of
 from ...job.verdict import states_text, task_text, waiting_state
 from .. import unsent
@@ -88,7 +86,11 @@ class WaitingRanks:
         self._wake_locks = [Lock() for _ in range(size)]
         for lock in self._wake_locks:
             lock.acquire()
-        _worlds.add(self)
+        refuse_in_child(self)
+
+    def refuse_in_child(self) -> None:
+        if self.size > 1:
+            self.lock = _NoLock()
 
     def block(self, rank: int, wait: Wait) -> None:
         """Block world rank `rank` until `wait` is done.
@@ -330,19 +332,6 @@ class _NoLock:
 
     def __exit__(self, *error: Any) -> None:
         """Never called."""
-
-
-_worlds: weakref.WeakSet[WaitingRanks] = weakref.WeakSet()
-
-
-def _refuse_in_child() -> None:
-    for world in _worlds:
-        if world.size > 1:
-            world.lock = _NoLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 def _failure_text(who: str, error: BaseException) -> str:
