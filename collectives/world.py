@@ -171,7 +171,7 @@ class World:
         self.is_closed = False
         self._entered: list[ExitStack] = []
         self._is_abandoned = False  # an error has left its `with` block
-        self._job = self._opened(Options(kind, ranks, self.raises, rank, note or _ignore))
+        self._job = self._opened(Options(kind, ranks, self.raises, rank, note or (lambda *_: None)))
         self.size = self._job.size
         self._communicator = self._job.communicator
         self._former: weakref.WeakSet[Communicator] = weakref.WeakSet()  # of epochs that are over
@@ -214,8 +214,9 @@ class World:
                 "a new world over MPI cannot be made while another one is open. Fix: close it first (`World.close`, or "
                 "the end of its `with` block); `cc.world()` and `cc.Mesh` open one unless a world is current"
             )
+        failed = "; ".join(f"rank {rank} {why}" for rank, why in sorted(self.failed.items())) or "it is this rank"
         raise MeshError(
-            f"a new world over MPI cannot be made after a rank failed in an earlier one ({_failures(self.failed)}). A "
+            f"a new world over MPI cannot be made after a rank failed in an earlier one ({failed}). A "
             "world over MPI has all ranks that mpiexec started. Fix: continue with `World.survivors` before closing it"
         )
 
@@ -590,14 +591,6 @@ def _why(error: BaseException) -> str:
 
     text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     return f"raised {text[0] if text else type(error).__name__}"
-
-
-def _failures(failed: dict[int, str]) -> str:
-    return "; ".join(f"rank {rank} {why}" for rank, why in sorted(failed.items())) or "it is this rank"
-
-
-def _ignore(*_: Any) -> None:
-    pass
 
 
 def in_order(text: object) -> None:

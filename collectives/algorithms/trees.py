@@ -71,19 +71,17 @@ def binomial(rank: int, ranks: int, root: int) -> Tree:
 
 def _in_order(seat: int, ranks: int) -> Tree:
     """The binary tree whose in-order traversal is 1..ranks: even seats are inner nodes, odd ones are leaves."""
+
+    def root(low: int, high: int) -> int:
+        return low + (1 << ((high - low + 1).bit_length() - 1)) - 1
+
     low, high, parent = 1, ranks, None
     while True:
-        span = high - low + 1
-        middle = low + (1 << (span.bit_length() - 1)) - 1
+        middle = root(low, high)
         if seat == middle:
-            children = [_in_order_root(a, b) for a, b in ((low, middle - 1), (middle + 1, high)) if a <= b]
-            return Tree(parent, tuple(children))
+            return Tree(parent, tuple([root(a, b) for a, b in ((low, middle - 1), (middle + 1, high)) if a <= b]))
         parent = middle
         low, high = (low, middle - 1) if seat < middle else (middle + 1, high)
-
-
-def _in_order_root(low: int, high: int) -> int:
-    return low + (1 << ((high - low + 1).bit_length() - 1)) - 1
 
 
 def double_trees(rank: int, ranks: int) -> list[Tree]:

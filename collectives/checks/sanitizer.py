@@ -33,7 +33,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.digests import bytes_of_values
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
-from autograd.layouts.layout import C, D, I, Layout, R, Shard
+from autograd.layouts.layout import C, D, I, R, Shard
 from autograd.layouts.messages import describe
 
 from . import modes, reports
@@ -157,7 +157,7 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
         if checks is None or (is_last and not checks.is_due):
             continue
         seen = checks.copies
-        if len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
+        if len(seen) < MOST and all(layout[name] in _EQUAL for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
                 is_text = how in ("key", "order")
@@ -186,10 +186,6 @@ def _sample(x: Any) -> None:
                     shown = f"tensor({x.name or 'x'}: {describe(x.array, x.array.shape, layout)})"
                     copy = Copy(f"tensor at {short_site(*site)}", shown, digest_of(x.array), "labelled")
                 checks.copies.append(copy)
-
-
-def _is_equal(layout: Layout, axis: str) -> bool:
-    return layout[axis] in _EQUAL
 
 
 def compare(

@@ -53,7 +53,7 @@ class Injection:
     """
 
     def __init__(self, plan: Plan):
-        self.plan = plan.of_start(_start_number())
+        self.plan = plan.of_start(environment.whole("RINGTAPE_START"))  # `parallel.launch` counts from 1 on
         self.happened: list[str] = []
         self._faulty: dict[tuple[int, bool], RankFaults] = {}
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Injection:
             if any(fault not in x.left or not x.has_ended for x in found):
                 continue  # it has happened, or an error has ended the program
             counts = sum((x.counts for x in found), Counter[str]())
-            made = f"rank {fault.rank} made {_operations(counts[''])}"
+            made = f"rank {fault.rank} made {counts['']} operation{'s' * (counts[''] != 1)}"
             if fault.of:
                 made += f", {counts[fault.of]} of them of {fault.of}"
             if any(fault in x.due for x in found):
@@ -492,11 +492,6 @@ def begin(communicator: Communicator | None) -> None:
     _install(injection, injection.of_rank(rank, lambda: world, True), rank, True)
 
 
-def _start_number() -> int:
-    """The number of this start of the job, which `parallel.launch` counts from 1 on."""
-    return environment.whole("RINGTAPE_START")
-
-
 def _report_at_exit(injection: Injection) -> None:
     """Report the faults that were not reached, unless the program ends by an error."""
     if getattr(sys, "last_type", None) is not None:
@@ -505,7 +500,3 @@ def _report_at_exit(injection: Injection) -> None:
         faulty.has_ended = True
     for text in injection.unreached([process.rank] if process.size > 1 else None):
         print_report(text)
-
-
-def _operations(count: int) -> str:
-    return f"{count} operation{'s' * (count != 1)}"

@@ -495,7 +495,10 @@ class _Supervisor:
     def _watch(self, now: float) -> None:
         """Report that ranks wait for others at a stage, and end the job if the limit is over."""
         wait = None if self._suspects else self._longest_wait(now)
-        if wait is None or not self._must_tell(wait) or not self._know_places(wait.late, now):
+        if wait is None:
+            return
+        is_new = wait.lasts_s >= wait.first.stage.report_s and wait.first.stage.number not in self._told
+        if not (wait.is_over or is_new) or not self._know_places(wait.late, now):
             return
         self._told.add(wait.first.stage.number)
         _print("\n  ".join(self._wait_lines(wait)))
@@ -513,19 +516,13 @@ class _Supervisor:
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: rank.stage.since)
-        absent = 0 if self._ranks_here else max(self._launched_here - self._present(), 0)  # before MPI is initialised
+        present = len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
+        absent = 0 if self._ranks_here else max(self._launched_here - present, 0)  # before MPI is initialised
         if len(alive) == 1 and not self._is_spread and first.stage.number == EXIT and not absent:
             return None
         late = [rank for rank in alive if rank.stage.number < first.stage.number]
         since = first.stage.since if late or absent else max(rank.stage.since for rank in alive)
         return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
-
-    def _present(self) -> int:
-        """The number of ranks that have reported."""
-        return len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
-
-    def _must_tell(self, wait: _StageWait) -> bool:
-        return wait.is_over or (wait.lasts_s >= wait.first.stage.report_s and wait.first.stage.number not in self._told)
 
     def _know_places(self, late: list[_Rank], now: float) -> bool:
         """Ask ranks where they are. Whether they have replied, or had the time to do so."""

@@ -166,12 +166,7 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
 
 def _of_axes(powers: Sequence[Power], grid: Any) -> list[Finding]:
     return [
-        found for axis, n, power in zip(grid.names, grid.sizes, powers, strict=True) if n > 1
-        for found in _of_axis(axis, n, power)
-    ]  # fmt: skip
-
-
-def _of_axis(axis: str, size: int, power: Power) -> list[Finding]:
-    if power.faults:
-        return [Finding(axis, size, power, fault) for fault in power.faults[:1]]
-    return [Finding(axis, size, power, None)] if power.is_fault else []
+        Finding(axis, n, power, power.faults[0] if power.faults else None)
+        for axis, n, power in zip(grid.names, grid.sizes, powers, strict=True)
+        if n > 1 and (power.faults or power.is_fault)
+    ]

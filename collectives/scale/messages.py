@@ -23,19 +23,16 @@ def describe_fault(finding: Any, walk: Walk, mesh: Any) -> tuple[str, tuple[str,
         return (_function if finding.fault.kind == "function" else _unequal_terms)(finding, walk)
     axis, n, value = finding.axis, finding.size, finding.value
     events = _relevant(value, axis, walk)
+    subject = "the objective, and with it every gradient,"
+    if value.has_unknown:
+        subject = "a term of the objective, and with it its part of every gradient,"
     lines = [
-        f"{_subject(value)} is {factor_text(value, n)} along axis {axis!r} of {n} ranks",
+        f"{subject} is {factor_text(value, n)} along axis {axis!r} of {n} ranks",
         *(f"  {line}" for event in events if (line := _step(event, n, axis, walk))),
     ]
     fixes, site = _fixes(value, events, axis, walk)
     lines += [f"  {'fix: ' if not i else 'or:  '}{fix}" for i, fix in enumerate(fixes)]
     return "\n".join(lines), site
-
-
-def _subject(value: Power) -> str:
-    if value.has_unknown:
-        return "a term of the objective, and with it its part of every gradient,"
-    return "the objective, and with it every gradient,"
 
 
 def factor_text(value: Power, n: int) -> str:

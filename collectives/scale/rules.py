@@ -491,7 +491,8 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     is_own = bool(k) and k in value.totals
     if is_own:
         value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
-    is_here = use.is_one or (use.is_counted_here and not _is_twice(k, value.counts))
+    # a number that is twice a count of each rank, as behind a half of squares, may be that of no other
+    is_here = use.is_one or (use.is_counted_here and counted(k, [2 * each for each in value.counts]) is None)
     is_counted = is_own and is_here and value.base is not None
     if use.decided in _COUNTS and not is_counted:  # along another axis: it counts rows, and not ranks
         return value
@@ -515,11 +516,6 @@ def _rows_of_parts(use: Use) -> frozenset[int]:
     """The numbers of rows of a Shard that ranks have, the same on each, if they have agreed on that of all."""
     extents = [int(label.extent) for label in use.labels if type(label) is Shard and label.extent]
     return frozenset([k for extent in extents for k in (extent // use.n, -(-extent // use.n))])
-
-
-def _is_twice(k: float, counts: frozenset[float]) -> bool:
-    """Whether a number is twice a count of each rank, as behind a half of squares: then it may be that of no other."""
-    return counted(k, [2 * each for each in counts]) is not None
 
 
 def _with_number(value: Power, factor: float, powers: Powers, n: int) -> Power:

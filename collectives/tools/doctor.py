@@ -99,10 +99,12 @@ def _fatal(found: Found) -> Found:
 
 def _finish(report: dict[str, Found], args: argparse.Namespace) -> int:
     report["GPU"] = _gpu(args.limit_s)
+    facts_of_mpi, _ = _facts_of(report)
     here = [kind for kind in JOBS if not job_of(kind).has_processes]
     report["transports"] = probed({kind: partial(_transport, kind) for kind in here}) | {
         "mpi": _mpi_verdict(report),
-        "shared windows": _window_verdict(report),
+        "shared windows": {"ok": False, "reason": "MPI does not work here"} if facts_of_mpi is None
+        else facts_of_mpi["shared windows"],
     }
     checks = diagnose(report, launched_size())
     counts = Counter(check.state for check in checks)
@@ -387,8 +389,3 @@ def _mpi_verdict(report: dict[str, Found]) -> dict[str, Any]:
     if level != "multiple":
         return {"ok": True, "value": f"works; with thread level '{level}' a rank that exits early is not detected"}
     return {"ok": True, "value": f"works on {found['ranks'].get('value')} ranks"}
-
-
-def _window_verdict(report: dict[str, Found]) -> dict[str, Any]:
-    found, why = _facts_of(report)
-    return {"ok": False, "reason": "MPI does not work here"} if found is None else found["shared windows"]

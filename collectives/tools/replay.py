@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         if differences.first is not None:
             _tell_first(differences.first, subject.changes(record))
         if args.first_nan:
-            return _named("no value that is not finite", _first(found, lambda of, k: _is_bad(of.records[k])))
+            return _named("no value that is not finite", _first(found, _is_not_finite))
         if other is not None and theirs is not None:
             others = _run(other, theirs, args, values=True)[0]
             return _named_difference(found, others, args.record, args.first_difference)
@@ -345,8 +345,9 @@ def _place_of(error: BaseException) -> str:
     return "" if not at or str(error).endswith(at) else f"\n  at {at}"
 
 
-def _is_bad(record: OperationRecord) -> bool:
-    return record.value is not None and record.value.not_finite > 0
+def _is_not_finite(of: RankRecords, k: int) -> bool:
+    value = of.records[k].value
+    return value is not None and value.not_finite > 0
 
 
 def _first(

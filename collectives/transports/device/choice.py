@@ -27,7 +27,7 @@ from autograd.errors import CommunicationError, OptionError
 
 from ..protocol import Communicator, quietly
 from .ipc import MOST_RANKS
-from .probe import Facts, Works, probe
+from .probe import Works, probe
 
 __all__ = ["NAMES", "VARIABLE", "Choice", "Place", "choose", "decide"]
 
@@ -125,15 +125,10 @@ def choose(group: Communicator, runtime: Runtime, of: str) -> Choice:
     if not mine.asked and all(place.kind == "cuda" for place in places):
         firsts = {place.host: index for index, place in reversed(list(enumerate(places)))}
         found = probe() if firsts[mine.host] == group.index else None
-        everyone = _exchanged_facts(group, found)
-        works = {place.host: each.works for place, each in zip(places, everyone, strict=True) if each is not None}
+        everyone = _exchanged(group, None if found is None else found.works)
+        works = {place.host: each for place, each in zip(places, everyone, strict=True) if each is not None}
     return decide(places, works)
 
 
 def _exchanged(group: Communicator, value: Any, of: str = "") -> list[Any]:
     return [json.loads(each) for each in quietly(lambda: group.exchange(json.dumps(value).encode(), of))]
-
-
-def _exchanged_facts(group: Communicator, mine: Any) -> list[Any]:
-    given = None if mine is None else [mine.facts, mine.works]
-    return [None if each is None else Facts(*each) for each in _exchanged(group, given)]

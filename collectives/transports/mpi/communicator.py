@@ -356,7 +356,9 @@ class MpiCommunicator(HostTransport):
         else:
             (sent.get(target) or _numbers(sent, target)).note(number)
         if text:
-            (channel.texts.get(target) or _descriptions(channel, target)).append((wait[2], text))
+            if target not in channel.texts:
+                channel.texts[target] = deque(maxlen=_MOST_TEXTS)
+            channel.texts[target].append((wait[2], text))
         return _SENT if waited is None else Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int, number: int | None = None, text: str = "") -> Pending[Array]:
@@ -418,13 +420,6 @@ _COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the sam
 def _numbers(of: dict[int, Any], rank: int) -> Any:
     """The numbers of the messages to or from a rank, before the first."""
     of[rank] = made = Numbers()
-    return made
-
-
-def _descriptions(channel: Channel, rank: int) -> deque[tuple[int, str]]:
-    """The descriptions of the latest messages to a rank, before the first."""
-    made: deque[tuple[int, str]] = deque(maxlen=_MOST_TEXTS)
-    channel.texts[rank] = made
     return made
 
 

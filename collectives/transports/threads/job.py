@@ -116,18 +116,16 @@ class ThreadsJob(Job):
         failed = list(local.failed_ranks)
         try:
             if failed and (not self._raises or len(failed) == self.size):
-                _raise_first(_cause(failed, errors) if self._raises else failed[0], errors, self.size)
+                first = failed[0]
+                if self._raises:  # others may survive a death, and a rank may fail because another one has failed
+                    first = next((rank for rank in failed if not isinstance(errors[rank], Death | RankFailed)), first)
+                _raise_first(first, errors, self.size)
         finally:
             local.begin_rank = None
             errors.clear()  # the error's traceback holds this frame: leave no cycle
         if not failed and (unreceived := local.unreceived()):
             raise CollectiveMismatch(unreceived_text(unreceived))
         return results
-
-
-def _cause(failed: list[int], errors: dict[int, BaseException]) -> int:
-    """The first rank that failed neither by a death, which the others may survive, nor because another one failed."""
-    return next((rank for rank in failed if not isinstance(errors[rank], Death | RankFailed)), failed[0])
 
 
 def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
