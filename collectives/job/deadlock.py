@@ -45,8 +45,127 @@ _BUSY_S = 2.0  # then a message that has not been received is no reason to look 
 _TAGS = _NOTICE, _REQUEST, _REPLY, _VERDICT, _DEPARTURE = 2, 3, 4, 5, 7
 
 
+class _Collector:
+    """The monitor that requests the states of all ranks and evaluates them; that of each rank may become it.
+
+    Parameters
+    ----------
+    control : Control
+        The control channel.
+    activity : Activity
+        The state of this rank.
+    state : callable
+        Returns the state of this rank as the others send it.
+    tell : callable
+        Sends a message to a rank, or takes it if it is for this one.
+    """
+
+    def __init__(
+        self, control: Control, activity: Activity, state: Callable[[], RankState],
+        tell: Callable[[int, int, Any], Test],
+    ):  # fmt: skip
+        self._rank, self._ranks = control.rank, control.ranks
+        self._activity, self._state, self._tell = activity, state, tell
+        self.is_notified = False
+        self._round = 0
+        self._requested_s: float | None = None
+        self._evaluated_s = 0.0
+        self._requests: dict[int, Test] = {}  # requests that have not been received
+        self._heard_s: dict[int, float] = {}  # when each rank replied last
+        self._replies: dict[int, RankState] = {}
+        self._before: dict[int, RankState] | None = None  # the replies of the first round
+        self._reported: set[tuple[int, int, str, int]] = set()  # the long waits that were reported
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether replies are awaited."""
+        return self._requested_s is not None
+
+    def step(self, now: float) -> None:
+        """Evaluate a round of replies that is complete or late, or begin one if a rank waits long."""
+        if self._requested_s is not None:
+            if len(self._replies) == len(self._ranks) or now - self._requested_s > _REPLY_S:
+                self._requested_s = None
+                self._evaluate(now)
+        elif self.is_notified and now - self._evaluated_s > _PAUSE_S:
+            self.is_notified = False
+            self._before = None
+            self._request_states(now)
+
+    def take(self, source: int, reply: Any) -> None:
+        """Take the reply of a rank."""
+        self._heard_s[source] = time.monotonic()
+        if reply["round"] == self._round:
+            self._replies[source] = RankState.decode(reply["state"])
+
+    def _request_states(self, now: float) -> None:
+        self._round += 1
+        self._requested_s = now
+        self._replies = {self._rank: self._state()}
+        for rank in self._ranks:
+            # A rank that has not even received the last request is not sent another one.
+            if rank != self._rank and (rank not in self._requests or self._requests[rank]()):
+                self._requests[rank] = self._tell(rank, _REQUEST, {"round": self._round})
+
+    def _evaluate(self, now: float) -> None:
+        before, self._before = self._before, self._replies
+        if before is None:
+            self._send_departures()
+            self._request_states(now)  # start the second round, now that the first is complete
+            return
+        self._before, self._evaluated_s = None, now
+        waits = [(wait.lasts_s, rank) for rank, reply in self._replies.items() for wait in reply.blocked]
+        if not waits:
+            return
+        longest, slowest = max(waits)
+        waiting = deadlocked(before, self._replies)
+        limit_s, limit_by = self._replies[slowest].limit
+        if not waiting and (limit_s is None or longest < limit_s):
+            self._report_long(longest, slowest, now)
+            return
+        if len(waiting) == len(self._ranks):
+            why = "deadlock: no rank can continue"
+        elif waiting:
+            why = "deadlock: ranks wait for each other"
+        else:
+            why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
+        text = self._text(why, now)
+        ended = {str(rank): reply.waits for rank, reply in self._replies.items() if not waiting or rank in waiting}
+        verdict = {"text": text, "waits": ended, "is_limit": not waiting}
+        for rank in sorted(self._ranks, key=lambda rank: rank == self._rank):  # this one last: it may end the job
+            self._tell(rank, _VERDICT, verdict)
+
+    def _send_departures(self) -> None:
+        """Send the departures of ranks that have left to the ranks that wait for them."""
+        for rank, reply in self._replies.items():
+            awaited = {other for wait in reply.waits for other in missing_ranks(wait, self._replies, rank)}
+            for other in awaited:
+                theirs = self._replies.get(other)
+                if theirs is not None and theirs.left is not None:
+                    sent = {key: each[rank] for key, each in theirs.sent.items() if rank in each}
+                    received = {key: each[rank] for key, each in theirs.received.items() if rank in each}
+                    self._tell(rank, _DEPARTURE, [other, theirs.left, False, theirs.calls, sent, received])
+
+    def _report_long(self, longest: float, slowest: int, now: float) -> None:
+        """Print the states of the ranks, once for each wait that has become long."""
+        least_s = modes.report_s()
+        keys = {
+            (rank, wait.thread, wait.key, wait.number)
+            for rank, reply in self._replies.items() for wait in reply.blocked
+            if least_s is not None and wait.lasts_s >= least_s
+        }  # fmt: skip
+        if keys and not keys & self._reported:
+            why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
+            reports.print_report(self._text(why, now))
+        self._reported = keys
+
+    def _text(self, why: str, now: float) -> str:
+        silent_s = {rank: now - heard_s for rank, heard_s in self._heard_s.items()}
+        return verdict_text(why, self._replies, self._ranks, silent_s, self._activity.failed)
+
+
 class DeadlockDetection:
-    """Sends one rank's notices and replies, and evaluates the replies if it is the collector. Used by one thread only.
+    """Watches one rank's waits: sends notices and replies, and takes verdicts. Used by one thread only.
 
     Parameters
     ----------
@@ -69,19 +188,9 @@ class DeadlockDetection:
         self._since: dict[int, tuple[Wait, float, float]] = {}
         self._calls = 0
         self._called_s = time.monotonic()  # when this rank made its last call
-        # as a rank that waits
-        self._collector = control.ranks[0]
+        self._collects_at = control.ranks[0]  # the rank that is notified
         self._noticed_s: float | None = None  # when the last notice was sent, until a request follows
-        # as the collector
-        self._is_notified = False
-        self._round = 0
-        self._requested_s: float | None = None
-        self._evaluated_s = 0.0
-        self._requests: dict[int, Test] = {}  # requests that have not been received
-        self._heard_s: dict[int, float] = {}  # when each rank replied last
-        self._replies: dict[int, RankState] = {}
-        self._before: dict[int, RankState] | None = None  # the replies of the first round
-        self._reported: set[tuple[int, int, str, int]] = set()  # the long waits that were reported
+        self._collector = _Collector(control, activity, self._state, self._tell)
         self._verdicts: list[tuple[int, Wait, float, str]] = []  # waits that must end with a verdict
         self.left: str | None = None  # why this rank has left
         self.rank = control.rank
@@ -92,7 +201,7 @@ class DeadlockDetection:
         """Whether the next `step` should follow soon."""
         now = time.monotonic()
         is_sending = any(now - since < _BUSY_S for _, since in self._sends)
-        return self._requested_s is not None or is_sending or bool(self._verdicts)
+        return self._collector.is_collecting or is_sending or bool(self._verdicts)
 
     def step(self) -> None:
         """Examine the waits and the replies, and make the next notice, request, verdict or end of the job."""
@@ -110,14 +219,7 @@ class DeadlockDetection:
                 self._end_job(text, is_printed_once=True)
         self._verdicts = [entry for entry in self._verdicts if self._waiting.get(entry[0]) is entry[1]]
         self._notify_if_long(now)
-        if self._requested_s is not None:
-            if len(self._replies) == len(self.ranks) or now - self._requested_s > _REPLY_S:
-                self._requested_s = None
-                self._evaluate(now)
-        elif self._is_notified and now - self._evaluated_s > _PAUSE_S:
-            self._is_notified = False
-            self._before = None
-            self._request_states(now)
+        self._collector.step(now)
 
     # -- a rank that waits -------------------------------------------------------------------------------------
     def _first(self) -> int:
@@ -134,96 +236,23 @@ class DeadlockDetection:
                 ends = [limit for limit in limits if limit is not None and limit > lasts]
                 self._since[thread] = wait, since, min([2 * lasts, *ends])
         if not any(now - since >= FIRST_S for _, since, _ in self._since.values()):
-            self._collector, self._noticed_s = self._first(), None
+            self._collects_at, self._noticed_s = self._first(), None
         elif is_due:
             self._notify(now)
-        elif self._noticed_s is not None and now - self._noticed_s > _ANSWER_S and self._collector < self.rank:
-            self._collector = self.ranks[self.ranks.index(self._collector) + 1]
+        elif self._noticed_s is not None and now - self._noticed_s > _ANSWER_S and self._collects_at < self.rank:
+            self._collects_at = self.ranks[self.ranks.index(self._collects_at) + 1]
             self._notify(now)
 
     def _notify(self, now: float) -> None:
-        if self._collector == self.rank:
-            self._is_notified = True
-        else:
-            self._send(self._collector, _NOTICE, {})
-            self._noticed_s = now
-
-    # -- the collector -----------------------------------------------------------------------------------------
-    def _request_states(self, now: float) -> None:
-        self._round += 1
-        self._requested_s = now
-        self._replies = {self.rank: self._state()}
-        for rank in self.ranks:
-            # A rank that has not even received the last request is not sent another one.
-            if rank != self.rank and (rank not in self._requests or self._requests[rank]()):
-                self._requests[rank] = self._send(rank, _REQUEST, {"round": self._round})
-
-    def _evaluate(self, now: float) -> None:
-        before, self._before = self._before, self._replies
-        if before is None:
-            self._send_departures()
-            self._request_states(now)  # start the second round, now that the first is complete
-            return
-        self._before, self._evaluated_s = None, now
-        waits = [(wait.lasts_s, rank) for rank, reply in self._replies.items() for wait in reply.blocked]
-        if not waits:
-            return
-        longest, slowest = max(waits)
-        waiting = deadlocked(before, self._replies)
-        limit_s, limit_by = self._replies[slowest].limit
-        if not waiting and (limit_s is None or longest < limit_s):
-            self._report_long(longest, slowest)
-            return
-        if len(waiting) == len(self.ranks):
-            why = "deadlock: no rank can continue"
-        elif waiting:
-            why = "deadlock: ranks wait for each other"
-        else:
-            why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
-        text = verdict_text(why, self._replies, self.ranks, self._silent(now), self._activity.failed)
-        ended = {str(rank): reply.waits for rank, reply in self._replies.items() if not waiting or rank in waiting}
-        verdict = {"text": text, "waits": ended, "is_limit": not waiting}
-        for rank in self.ranks:
-            if rank != self.rank:
-                self._send(rank, _VERDICT, verdict)
-        self._receive_verdict(verdict)
-
-    def _send_departures(self) -> None:
-        """Send the departures of ranks that have left to the ranks that wait for them."""
-        for rank, reply in self._replies.items():
-            awaited = {other for wait in reply.waits for other in missing_ranks(wait, self._replies, rank)}
-            for other in awaited:
-                theirs = self._replies.get(other)
-                if theirs is not None and theirs.left is not None:
-                    sent = {key: each[rank] for key, each in theirs.sent.items() if rank in each}
-                    received = {key: each[rank] for key, each in theirs.received.items() if rank in each}
-                    departure = Departure(other, theirs.left, False, theirs.calls, sent, received)
-                    if rank == self.rank:
-                        self._activity.add_departure(departure)
-                    else:
-                        self._send(rank, _DEPARTURE, list(departure))
-
-    def _report_long(self, longest: float, slowest: int) -> None:
-        """Print the states of the ranks, once for each wait that has become long."""
-        least_s = modes.report_s()
-        keys = {
-            (rank, wait.thread, wait.key, wait.number)
-            for rank, reply in self._replies.items() for wait in reply.blocked
-            if least_s is not None and wait.lasts_s >= least_s
-        }  # fmt: skip
-        if keys and not keys & self._reported:
-            why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
-            silent = self._silent(time.monotonic())
-            text = verdict_text(why, self._replies, self.ranks, silent, self._activity.failed)
-            reports.print_report(text)
-        self._reported = keys
-
-    def _silent(self, now: float) -> dict[int, float]:
-        """For how many seconds each rank has sent no reply."""
-        return {rank: now - self._heard_s[rank] for rank in self._heard_s}
+        self._tell(self._collects_at, _NOTICE, {})
+        self._noticed_s = None if self._collects_at == self.rank else now
 
     # -- messages ----------------------------------------------------------------------------------------------
-    def _send(self, rank: int, tag: int, content: Any) -> Test:
+    def _tell(self, rank: int, tag: int, content: Any) -> Test:
+        """Send a message to a rank, or take it if it is for this one."""
+        if rank == self.rank:
+            self._take(tag, rank, content)
+            return lambda: True
         # A synchronous send is complete when it is received, so no message is in transit when the channel is freed.
         test = self._control.send(rank, tag, content, is_synchronous=True)
         self._sends.append((test, time.monotonic()))
@@ -242,18 +271,16 @@ class DeadlockDetection:
 
     def _take(self, tag: int, source: int, content: Any) -> None:
         if tag == _NOTICE:
-            self._is_notified = True
+            self._collector.is_notified = True
         elif tag == _REQUEST:
             self._noticed_s = None
-            self._send(source, _REPLY, {"state": self._state(), "round": content["round"]})
+            self._tell(source, _REPLY, {"state": self._state(), "round": content["round"]})
         elif tag == _VERDICT:
             self._receive_verdict(content)
         elif tag == _DEPARTURE:
             self._activity.add_departure(Departure(*content))
         else:
-            self._heard_s[source] = time.monotonic()
-            if content["round"] == self._round:
-                self._replies[source] = RankState.decode(content["state"])
+            self._collector.take(source, content)
 
     def _state(self) -> RankState:
         now = time.monotonic()
