@@ -516,13 +516,17 @@ class _Supervisor:
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: rank.stage.since)
-        present = len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
-        absent = 0 if self._ranks_here else max(self._launched_here - present, 0)  # before MPI is initialised
+        # before MPI is initialised
+        absent = 0 if self._ranks_here else max(self._launched_here - len(self._reported()), 0)
         if len(alive) == 1 and not self._is_spread and first.stage.number == EXIT and not absent:
             return None
         late = [rank for rank in alive if rank.stage.number < first.stage.number]
         since = first.stage.since if late or absent else max(rank.stage.since for rank in alive)
         return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
+
+    def _reported(self) -> set[int]:
+        """The ranks that have reported."""
+        return {rank.rank for rank in self._ranks.values() if rank.rank >= 0}
 
     def _know_places(self, late: list[_Rank], now: float) -> bool:
         """Ask ranks where they are. Whether they have replied, or had the time to do so."""
@@ -543,17 +547,17 @@ class _Supervisor:
         who = f"rank {first.rank} of {first.size}"
         lines = [f"{who} has waited for {for_s} for the other ranks to {first.stage.waits_to}; {then}"]
         lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
-        present = {rank.rank for rank in self._ranks.values()}
-        names = [] if self._is_spread else sorted(set(range(first.size)) - present)
+        reported = self._reported()
+        names = [] if self._is_spread else sorted(set(range(first.size)) - reported)
         shown = names[:_SHOWN_RANKS]
         lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in shown]
         if (more := max(wait.absent, len(names)) - len(shown)) > 0:
             who = f"{more} {'more ' * bool(shown)}{'ranks' if more > 1 else 'rank'} of this host"
             lines.append(f"{who} {'have' if more > 1 else 'has'} not imported collectives")
         if wait.absent:
-            known = sorted(present - {-1})
-            reported = ", ".join(map(str, known[:_SHOWN_RANKS])) + ", ..." * (len(known) > _SHOWN_RANKS)
-            lines.append(f"{len(known)} of {first.size} ranks have reported: {reported}")
+            known = sorted(reported)
+            shown_ranks = ", ".join(map(str, known[:_SHOWN_RANKS])) + ", ..." * (len(known) > _SHOWN_RANKS)
+            lines.append(f"{len(known)} of {first.size} ranks have reported: {shown_ranks}")
         elif not wait.late and not names:
             lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
         return lines
