@@ -149,7 +149,7 @@ class _Terms:
 
 
 class _Sums(NamedTuple):
-    """What the sums of an operation, over rows of this rank and over ranks, make of the powers and the counts."""
+    """The powers and the counts behind the sums of an operation, over rows of this rank and over ranks."""
 
     powers: Powers
     base: Powers

@@ -1,4 +1,4 @@
-"""How to write a transport: what it implements, and what it gets.
+"""The base of transports: the functions that each implements, and what they get.
 
 A transport carries arrays between ranks. It knows nothing of tapes, layouts or meshes. It is a subclass of
 `HostTransport`, and a `Job` (see `job`), which makes the channel of all ranks of a world.

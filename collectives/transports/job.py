@@ -18,17 +18,15 @@ __all__ = ["JOBS", "Death", "Job", "Kind", "Options", "Replaced", "Replayed", "c
 Kind = Literal["mpi", "threads", "dry"]
 
 JOBS: dict[Kind, tuple[str, str]] = {
-    "mpi": ("collectives.transports.mpi.job", "MpiJob"),
-    "threads": ("collectives.transports.threads.job", "ThreadsJob"),
-    "dry": ("collectives.transports.dry", "DryJob"),
-}
-"""By kind of world: the module that has its `Job`, loaded with the first such world, and the name of the class."""
+    "mpi": ("mpi.job", "MpiJob"), "threads": ("threads.job", "ThreadsJob"), "dry": ("dry", "DryJob"),
+}  # fmt: skip
+"""By kind of world: the module of this folder that has its `Job`, loaded with the first such world, and the class."""
 
 
 def job_of(kind: Any) -> type[Job]:
     """The class of a kind's jobs."""
     module, name = JOBS[kind]
-    found: type[Job] = getattr(import_module(module), name)
+    found: type[Job] = getattr(import_module(f".{module}", __package__), name)
     return found
 
 

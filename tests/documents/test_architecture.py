@@ -25,7 +25,7 @@ BY_NAME = {
     ("autograd.layouts.names", "autograd.nn.module"): "is looked at only if the program has loaded it",
     ("autograd.numpy", "autograd.builtins"): "HIPS autograd's `autograd.numpy.builtins`",
     ("collectives", "autograd"): "its version",
-    ("collectives.world", "collectives.transports."): "the job of the world's kind",
+    ("collectives.transports.job", "collectives.transports."): "the job of the world's kind",
 }
 """The modules that are loaded or asked for by name, with their importers, beside what a package loads of its own files.
 Some stand above their importers, for the reason given, and run only when a user asks for what they have."""

@@ -51,7 +51,7 @@ def test_a_kind_of_world_is_a_job_and_one_row(monkeypatch: pytest.MonkeyPatch) -
             return True
 
     monkeypatch.setattr(threads_job, "Tens", Tens, raising=False)
-    monkeypatch.setitem(JOBS, "tens", ("collectives.transports.threads.job", "Tens"))  # type: ignore[misc]  # a kind of this test
+    monkeypatch.setitem(JOBS, "tens", ("threads.job", "Tens"))  # type: ignore[misc]  # a kind of this test
     kind: Any = "tens"
     with cc.World(kind, ranks=2) as world:
         assert world.run(lambda: int(cc.world().rank)) == [10, 11]
