@@ -11,10 +11,10 @@ ranks, wakes them and detects deadlocks.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
@@ -31,6 +31,8 @@ from .rendezvous import Board, Channel, Gathering, Memory, Message, Rendezvous, 
 from .waiting import WaitingRanks
 
 __all__ = ["LocalCommunicator", "LocalWorld", "StandsFor"]
+
+T = TypeVar("T")
 
 
 class StandsFor(NamedTuple):
@@ -154,7 +156,7 @@ class LocalCommunicator(HostTransport):
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
-        self._windows = self._boards = self._rolls = 0  # how many were made
+        self._made: Counter[type] = Counter()  # windows, clocks and arrivals
         if (of := world.stands_for) is not None:
             self.are_processes, self.recorded_choices = of.are_processes, of.choices
 
@@ -235,24 +237,26 @@ class LocalCommunicator(HostTransport):
         return Pending(lambda: self._ready(rendezvous), lambda: self._result_of(rendezvous))
 
     # -- windows and clocks ------------------------------------------------------------------------------------
-    def _window_of(self, x: Array, counts: Sequence[int]) -> LocalWindow:
-        self._windows = number = self._windows + 1
+    def _common(self, mine: T) -> T:
+        """The object that the ranks of the channel make together: that of the first one that comes here."""
+        kind = type(mine)
+        self._made[kind] = nth = self._made[kind] + 1
         with self._world.lock:
-            shared = self._channel.windows.setdefault(number, Memory(self.size))
-            shared.memory[self.index] = x.copy()
+            found: T = self._channel.common.setdefault((kind, nth), mine)
+        return found
+
+    def _window_of(self, x: Array, counts: Sequence[int]) -> LocalWindow:
+        shared = self._common(Memory(self.size))
+        shared.memory[self.index] = x.copy()
         self.barrier()
         return EpochWindow(self, shared)
 
     def _clocks_of(self) -> LocalClocks:
-        self._boards = number = self._boards + 1
-        with self._world.lock:
-            board = self._channel.boards.setdefault(number, Board(self.ranks, self.name, self.epoch))
+        board = self._common(Board(self.ranks, self.name, self.epoch))
         return LocalClocks(self._world, board, self._world_rank)
 
     def _arrivals_of(self, count: int, steps: int) -> LocalArrivals:
-        self._rolls = number = self._rolls + 1
-        with self._world.lock:
-            roll = self._channel.rolls.setdefault(number, Roll(self.ranks, self.name, count, self.epoch))
+        roll = self._common(Roll(self.ranks, self.name, count, self.epoch))
         return LocalArrivals(self._world, roll, self._world_rank, steps)
 
     # -- rendezvous --------------------------------------------------------------------------------------------

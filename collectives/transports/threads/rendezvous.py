@@ -320,8 +320,7 @@ class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, and one-sided memory."""
 
     __slots__ = (
-        "boards", "dropped", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous",
-        "rolls", "windows",
+        "common", "dropped", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous",
     )  # fmt: skip
 
     def __init__(self, ranks: tuple[int, ...], name: str, epoch: int = 0):
@@ -331,9 +330,7 @@ class Channel:
         self.rendezvous: dict[int, Rendezvous] = {}
         self.messages: dict[tuple[int, int, int], Message] = {}  # by source, destination and order
         self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number
-        self.boards: dict[int, Board] = {}  # clocks, in the order in which they were made
-        self.rolls: dict[int, Roll] = {}  # arrivals, in the order in which they were made
-        self.windows: dict[int, Memory] = {}  # in the order in which they were made
+        self.common: dict[tuple[type, int], Any] = {}  # windows, clocks and arrivals, by class and order
         self.order = Order()  # of the calls' lines
         self.dropped = 0  # how many ranks have dropped their end
         self.has_reported = False
