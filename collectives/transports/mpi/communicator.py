@@ -7,7 +7,7 @@ every wait, for the monitor of the `job`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from threading import get_ident
@@ -60,10 +60,9 @@ class MpiCommunicator(HostTransport):
         self._raises = groups.waits.activity.raises
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
-        self._reversed: MpiCommunicator | None = None
-        self._foreign: MpiCommunicator | None = None
+        self._groups_of_all: dict[str, MpiCommunicator] = {}  # further ones of the same ranks, by purpose
         self._tag = 0
-        self._clocks = self._rolls = 0  # how many were made
+        self._made: Counter[str] = Counter()  # clocks and arrivals
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         self.pools = groups.pools
         if handle is not None:  # nobody waits for a channel of a single rank
@@ -134,9 +133,10 @@ class MpiCommunicator(HostTransport):
         made._tag = 1 + digest_of(path) % (_LANES - 1)
         return made
 
-    def _own_channel(self, purpose: str, number: int) -> Channel:
+    def _own_channel(self, purpose: str) -> Channel:
         """The counts of the accesses to a window of the same ranks, the waits for which the monitor reads."""
-        key, name = f"{self.key}/{purpose} {number}", f"{self.name}/{purpose}"
+        self._made[purpose] += 1
+        key, name = f"{self.key}/{purpose} {self._made[purpose]}", f"{self.name}/{purpose}"
         channel = self._waits.activity.channels[key] = Channel(key, name, self.ranks, self._channel.epoch)
         return channel
 
@@ -253,7 +253,8 @@ class MpiCommunicator(HostTransport):
                 out[...] = 0  # Exscan leaves the first rank's result undefined
                 call = "exscan"
             if backwards:
-                return self._reversed_group()._started(call, request, x, out)
+                there = self._group_of_all("reversed", range(self.size)[::-1])  # MPI's scans run in one direction only
+                return there._started(call, request, x, out)
         return self._started(call, request, x, out)
 
     def _started(self, call: str, request: Request, x: Any, out: Any) -> Pending[Any]:
@@ -271,13 +272,13 @@ class MpiCommunicator(HostTransport):
 
         return Pending(waited.test, finish)
 
-    def _reversed_group(self) -> MpiCommunicator:
-        """The same ranks in reverse order, made at first use, because MPI's scans run in one direction only."""
-        if self._reversed is None:
-            found = self.subgroup(range(self.size)[::-1], f"{self.name}/reversed")
+    def _group_of_all(self, purpose: str, places: Sequence[int]) -> MpiCommunicator:
+        """A group of the same ranks, in this order, made at first use."""
+        if purpose not in self._groups_of_all:
+            found = self.subgroup(places, f"{self.name}/{purpose}")
             assert isinstance(found, MpiCommunicator)
-            self._reversed = found
-        return self._reversed
+            self._groups_of_all[purpose] = found
+        return self._groups_of_all[purpose]
 
     def _window(self, request: Request, x: Array, out: Array) -> Array:
         function = windows.get if request.call == "get" else windows.accumulate
@@ -320,16 +321,14 @@ class MpiCommunicator(HostTransport):
         return windows.MpiWindow(self._comm, x, counts, self._channel, self._groups, self.block, self._is_served)
 
     def _clocks_of(self) -> windows.MpiClocks:
-        self._clocks = number = self._clocks + 1
-        channel = self._own_channel("clocks", number)
+        channel = self._own_channel("clocks")
         counts = [self.size] + [0] * (self.size - 1)
         mine = np.zeros(counts[self.index], np.int64)
         window = windows.MpiWindow(self._comm, mine, counts, channel, self._groups, self.block, self._is_served)
         return windows.MpiClocks(window, channel, self._waits, self.index)
 
     def _arrivals_of(self, count: int, steps: int) -> windows.MpiArrivals:
-        self._rolls = number = self._rolls + 1
-        channel = self._own_channel("arrivals", number)
+        channel = self._own_channel("arrivals")
         channel.count = count
         counts = [windows.record_size(self.size) * len(range(rank, steps, self.size)) for rank in range(self.size)]
         mine = np.zeros(counts[self.index], np.int64)
@@ -400,11 +399,8 @@ class MpiCommunicator(HostTransport):
         """Run ``function(x, comm)``, which calls MPI itself, on a communicator of its own; it counts as one call."""
         if self._comm is None:
             return function(x, MPI.COMM_SELF)
-        if self._foreign is None:
-            found = self.subgroup(range(self.size), f"{self.name}/raw")
-            assert isinstance(found, MpiCommunicator)
-            self._foreign = found
-        return self._foreign.block(name, function, x, self._foreign._comm)
+        own = self._group_of_all("raw", range(self.size))
+        return own.block(name, function, x, own._comm)
 
 
 _AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
