@@ -126,20 +126,8 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = No
     if not modes.limit:
         return ()
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
-    for y in ys:
-        if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
-            return ()
-    if not ys:
-        return ()
-    last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
-    call = getattr(last, "call", last)
-    if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
-        _note_objectives(ys, mesh)
-        return ()
-    axis = mesh.axis(call.axes)
-    if len(mesh.known_axes()) > 1:
-        _note_objectives(ys, mesh, besides=axis)
-    if axis.group.size == 1 or not _are_invariant(ys, axis):
+    axis = _axis_of_objectives(ys, recording, mesh)
+    if axis is None:
         return ()
     checks = axis.group.checks
     due = checks.count_objective()
@@ -160,6 +148,24 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = No
     holders = settle(axis.group, called, [*_copies_at_backward(same), *objectives], [*own, *said], same)
     _warn(holders[: len(own)], own, axis)
     return tuple(axis.names) if said and len(holders[-1]) == axis.group.size else ()
+
+
+def _axis_of_objectives(ys: Sequence[Any], recording: Any, mesh: Any) -> Any:
+    """The axis along which objectives are compared now; None without one. On the others the next calls compare them."""
+    for y in ys:
+        if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
+            return None
+    if not ys:
+        return None
+    last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
+    call = getattr(last, "call", last)
+    if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
+        _note_objectives(ys, mesh)
+        return None
+    axis = mesh.axis(call.axes)
+    if len(mesh.known_axes()) > 1:
+        _note_objectives(ys, mesh, besides=axis)
+    return axis if axis.group.size > 1 and _are_invariant(ys, axis) else None
 
 
 def _is_on(mesh: Any, x: Any) -> bool:

@@ -325,19 +325,23 @@ class Walk:
         if made_one:
             unsure = found[0].unsure - made_one if at in self._agreed else found[0].unsure | made_one
             found = [each._replace(unsure=unsure) for each in found]
-        if at in self._counted:
-            totals, counts, extents = self._counted[at]
-            found = [
-                each._replace(totals=totals | each.totals, counts=counts, extents=extents) if axis in call.axes
-                else each._replace(
-                    counts=(totals | each.counts if name in _GATHERS else totals) or each.counts,  # perhaps their mean
-                    added=1 if totals else each.added,
-                )
-                if out.labels[k] is V
-                else each._replace(totals=totals or each.totals)
-                for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))
-            ]  # fmt: skip
-        return tuple(found)
+        return self._with_counts(at, name, call, out, found) if at in self._counted else tuple(found)
+
+    def _with_counts(
+        self, at: int, name: str, call: Any, out: Layout, found: Sequence[Power]
+    ) -> tuple[Power, ...]:  # fmt: skip
+        """The powers of a collective's result, with the counts of all ranks that it was found to have."""
+        totals, counts, extents = self._counted[at]
+        more = []
+        for axis, label, each in zip(self.grid.names, out.labels, found, strict=True):
+            if axis in call.axes:
+                more.append(each._replace(totals=totals | each.totals, counts=counts, extents=extents))
+            elif label is V:
+                own = (totals | each.counts if name in _GATHERS else totals) or each.counts  # perhaps their mean
+                more.append(each._replace(counts=own, added=1 if totals else each.added))
+            else:
+                more.append(each._replace(totals=totals or each.totals))
+        return tuple(more)
 
     def _operation(self, at: int, node: Any, signature: Any) -> tuple[Power, ...]:
         op, out = op_of(node), signature.out

@@ -34,7 +34,7 @@ from autograd.doors import door
 from ..checks import modes, sanitizer
 from ..checks.reports import print_report
 from ..checks.sampling import Sampling
-from ..checks.sanitizer import Addend, Statement
+from ..checks.sanitizer import Addend, Copy, Statement
 from ..job.history import digest_of
 from .protocol import Array, Communicator, Request
 
@@ -83,18 +83,7 @@ class HostTransport(Communicator):
             return
         if checks.parts:
             addend = checks.next_addend(self, addend)
-        mine = None
-        if modes.watching:
-            mine = sanitizer.statement(call, layout, is_rooted, self._calls_made() + 1, copies)
-            if window is not None:
-                mine = mine._replace(places=window[0])
-            digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
-        else:
-            if copies or window is not None:  # plain numbers that were used since the last comparison
-                mine = sanitizer.statement(call, layout, is_rooted, 0, copies)
-            if mine is not None and window is not None:
-                mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
-            digests = _digest_and_complement(call if mine is None else repr(mine))
+        mine, digests = self._stated(call, layout, is_rooted, copies, window)
         if addend is not None:  # in the lower half, so that the upper one tells whether the calls are the same
             digests = digests ^ np.uint64(addend.digest)
         if self.unsent is not None:
@@ -108,6 +97,22 @@ class HostTransport(Communicator):
         elif largest[0] >> _HALF != ~largest[1] >> _HALF:
             mine = sanitizer.statement(call, layout, is_rooted, 0, copies) if mine is None else mine
             self._find_difference(mine, addend, sampling)
+
+    def _stated(
+        self, call: str, layout: str, is_rooted: bool, copies: list[Copy], window: Any
+    ) -> tuple[Statement | None, Array]:  # fmt: skip
+        """This rank's statement, None where the text of the call is all of it; and its digest, with the complement."""
+        if modes.watching:
+            mine = sanitizer.statement(call, layout, is_rooted, self._calls_made() + 1, copies)
+            if window is not None:
+                mine = mine._replace(places=window[0])
+            return mine, _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
+        if not copies and window is None:
+            return None, _digest_and_complement(call)
+        mine = sanitizer.statement(call, layout, is_rooted, 0, copies)  # plain numbers used since the last comparison
+        if window is not None:
+            mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
+        return mine, _digest_and_complement(repr(mine))
 
     def _largest(self, digests: Array, call: str) -> Array:
         """The largest of all ranks' digests, one by one; reports of waiting ranks name the `call` that they are of."""
