@@ -4,7 +4,7 @@ A communicator is a *channel*: an ordered group of ranks and a purpose. It does 
 A `Request` describes one call, and `transports.request` has the table of calls.
 
 `Communicator` implements the parts that all transports share: validation, the result of a group of one rank, float16,
-the copy that a started call owns, counters of messages, observers, and a method for each call. `host_transport` says
+the copy that a started call owns, counters of messages, observers, and a method for each call. `host_transport` has
 what a transport adds.
 """
 
@@ -659,9 +659,9 @@ class Wrapper(Communicator):
     """A communicator that wraps another one, `base`. A subclass implements the calls; the rest delegates to `base`."""
 
     def __init__(self, base: Communicator):
-        super().__init__(base.index, base.ranks, base.name, base.key)
         self.base = base
-        self.size = base.size  # perhaps a number that remembers its axes
+        self.index, self.size, self.ranks, self.name, self.key = base.index, base.size, base.ranks, base.name, base.key
+        self._repeated = {}
         self.traffic, self.checks, self.dry = base.traffic, base.checks, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
         self.history = base.history

@@ -148,8 +148,8 @@ class LocalCommunicator(HostTransport):
     repeats = True
 
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int, key: str):
+        self._world, self._channel, self.key = world, channel, key  # first, for `__del__`
         super().__init__(channel.ranks.index(world_rank), channel.ranks, channel.name, key)
-        self._world, self._channel = world, channel
         self.epoch = channel.epoch
         self._world_rank = world_rank
         self._statement: Statement | None = None  # announced, and compared with the next call
