@@ -76,14 +76,19 @@ class HostTransport(Communicator):
             return
         sampling, copies = checks.sampling, checks.copies
         is_compared = sampling.agreed < modes.limit
-        window = sampling.note(call, [] if is_compared else copies)
+        window = None
+        if sampling.calls >= sampling.opens:  # as `is_open`, without a call
+            window = sampling.note(call, [] if is_compared else copies)
         if is_compared:
             sampling.agreed += 1.0
         elif window is None:
             return
         if checks.parts:
             addend = checks.next_addend(self, addend)
-        mine, digests = self._stated(call, layout, is_rooted, copies, window)
+        if modes.watching or copies or window is not None:
+            mine, digests = self._stated(call, layout, is_rooted, copies, window)
+        else:  # the text of the call is all
+            mine, digests = None, _digest_and_complement(call)
         if addend is not None:  # in the lower half, so that the upper one tells whether the calls are the same
             digests = digests ^ np.uint64(addend.digest)
         if self.unsent is not None:
@@ -100,15 +105,13 @@ class HostTransport(Communicator):
 
     def _stated(
         self, call: str, layout: str, is_rooted: bool, copies: list[Copy], window: Any
-    ) -> tuple[Statement | None, Array]:  # fmt: skip
-        """This rank's statement, None where the text of the call is all of it; and its digest, with the complement."""
+    ) -> tuple[Statement, Array]:  # fmt: skip
+        """This rank's statement, and its digest with the complement."""
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._calls_made() + 1, copies)
             if window is not None:
                 mine = mine._replace(places=window[0])
             return mine, _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
-        if not copies and window is None:
-            return None, _digest_and_complement(call)
         mine = sanitizer.statement(call, layout, is_rooted, 0, copies)  # plain numbers used since the last comparison
         if window is not None:
             mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
