@@ -21,7 +21,7 @@ import collectives as cc
 from autograd.errors import ReplicaWarning
 from collectives.checks.modes import check_mode
 from collectives.checks.reports import print_report
-from collectives.transports.mpi import communicator
+from collectives.transports import host_transport
 
 BEFORE, MOST_S = 1000, 9.0
 STEPS = 1500  # of a legal program
@@ -374,7 +374,7 @@ def _report(text: str) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore", ReplicaWarning)
     mode, *how = sys.argv[1].split("/")
-    communicator.print_report = _report
+    host_transport.print_report = _report
     cc.check(mode, sites=mode != "ranks" or sys.argv[2] in WRONG)
     for name in sys.argv[2:]:
         sys.stdout.write(f"{main(name, *how[:1], *map(int, how[1:]))} {name}\n")
