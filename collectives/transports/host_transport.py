@@ -35,7 +35,7 @@ from ..checks import modes, sanitizer
 from ..checks.reports import print_report
 from ..checks.sampling import Sampling
 from ..checks.sanitizer import Addend, Copy, Statement
-from ..job.history import digest_of
+from ..job.marks import digest_of
 from .protocol import Array, Communicator, Request
 
 if TYPE_CHECKING:  # what carries device arrays is loaded with the first of them: programs without any start faster
