@@ -90,8 +90,8 @@ class Counted(Communicator):
     """
 
     def __init__(self, inner: Communicator, tally: Tally):
+        super().__init__(inner.index, inner.ranks, inner.name)
         self.inner, self.tally = inner, tally
-        self.rank, self.size, self.ranks, self.name = inner.rank, inner.size, inner.ranks, inner.name
         self.traffic = inner.traffic
         self.checks = None if inner.size == 1 else Checks(never=True)
 
