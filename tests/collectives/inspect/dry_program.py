@@ -98,6 +98,9 @@ class Counted(Communicator):
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return type(self)(self.inner.subgroup(members, name), self.tally)
 
+    def _lane_of(self, name: str, key: str) -> Communicator:
+        return type(self)(self.inner.lane(name.rpartition("/")[2]), self.tally)
+
     def agree(self, call: Any, *_: Any, **__: Any) -> None:
         assert not isinstance(call, str), "nothing is compared, so no text is made"
 
