@@ -7,7 +7,7 @@ from typing import Self
 
 from autograd.errors import CommunicationError, MeshError, OptionError
 
-from ...job.children import forked_text
+from ...job.activity import forked_text
 from ...job.failure import process
 from ...job.launcher import why_not_of_size
 from ..job import Job, Options

@@ -13,8 +13,7 @@ import numpy as np
 
 from autograd.errors import CommunicationError, RankFailed
 
-from ...job.activity import Activity, Channel, Departure
-from ...job.children import forked_text
+from ...job.activity import Activity, Channel, Departure, forked_text
 from ...job.ending import Ending
 from ...job.failure import process
 from ...job.marks import digest_of

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from autograd.errors import CollectiveMismatch, CommunicationError
 
 from ...checks.reports import MadeCall, mismatch_text
-from ...job.children import forked_text, refuse_in_child
+from ...job.activity import forked_text, refuse_in_child
 from ..protocol import Array, Communicator, quietly
 from .arena import ALIGNMENT_BYTES
 from .buffers import DTYPES, Buffers

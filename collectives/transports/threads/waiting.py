@@ -24,7 +24,7 @@ from autograd.errors import (
 )
 
 from ...checks import modes
-from ...job.children import forked_text, refuse_in_child
+from ...job.activity import forked_text, refuse_in_child
 from ...job.traceback import text_of
 from ...job.verdict import states_text, task_text, waiting_state
 from .. import unsent
