@@ -27,7 +27,7 @@ class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places outside the interval."""
 
     __slots__ = (
-        "begun", "changed", "cts", "ends", "fresh", "general", "into", "later", "left", "outside", "parts", "record",
+        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "parts", "record",
         "recording", "start", "stops", "wanted",
     )  # fmt: skip
 
@@ -53,7 +53,6 @@ class Sweep:
         self.begun: dict[Any, Any] | None = None
         self.into: dict[int, tuple[int, Any]] | None = None
         self.stops: list[tuple[int, Callable[[], None]]] | None = None
-        self.ends: list[Callable[[], None]] = []  # what is left to do at the end
 
     @property
     def place(self) -> int:
@@ -116,8 +115,6 @@ class Sweep:
     def settle(self) -> None:
         """End a sweep that has run: pass on the cotangents of places outside the interval, and `finish`."""
         recording = self.recording
-        while self.ends:
-            self.ends.pop(0)()
         for place, ct in self.outside.items():
             node = recording.nodes[place]
             if node is not None and (node[0] is LEAF or node[0] is IMPORT):

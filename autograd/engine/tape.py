@@ -332,7 +332,7 @@ class Tape:
         leaves = recording.inputs() if recording.scale and at is None else ()
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
-            if sweep.outside or sweep.later or sweep.ends:
+            if sweep.outside or sweep.later:
                 sweep.settle()
             if leaves:
                 state.distribution.note_gradients(leaves)

@@ -16,7 +16,7 @@ all outputs are complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -68,10 +68,10 @@ class Runs(Protocol):
         owned by the leaves.
         """
 
-    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> Callable[[], list[tuple[int, Any]]]:
-        """Begin `adjoint` in a step that is captured. Return a function that waits for its results.
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
+        """The results of `adjoint` in a step that is captured, whose requests are calls that a replay repeats.
 
-        The requests are calls that a replay repeats. What the ranks compare before is none of them.
+        What the ranks compare before is none of them.
         """
 
     def sent(self, group: Probe) -> None:
@@ -233,30 +233,17 @@ class Joint(Step):
     def _give_by_rows(
         self, cotangents: list[Any], operands: Any, places: Any, call: JointCall, sweep: Sweep, step: int
     ) -> None:
-        """The step in a sweep of a step that is captured, in which each gradient is a call.
-
-        The sums of leaves' gradients are waited for at the step of the next entry, or at the end of the sweep. So the
-        sums of one layer overlap with the sweep through the next one, and no more than two are in memory.
-        """
+        """The step in a sweep of a step that is captured, in which each gradient is a call."""
         is_sum = call.on.group.size > 1
-
-        def give(found: Iterable[tuple[int, Any]]) -> None:
-            for i, g in found:
-                if places[i] >= 0:
-                    sweep.add(places[i], g)
-                elif sweep.wanted is None and places[i] == _LEAF:
-                    state.recorder.give(operands[i], g, adopts=is_sum)
-
-        if not is_sum:
-            give([(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None])
-            return
-        finish = call.runs.by_rows(cotangents, sweep, step)
-        while sweep.ends:
-            sweep.ends.pop(0)()
-        if sweep.wanted is None and all(place < 0 for place in places):
-            sweep.ends.append(lambda: give(finish()))
+        if is_sum:
+            found = call.runs.by_rows(cotangents, sweep, step)
         else:
-            give(finish())
+            found = [(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None]
+        for i, g in found:
+            if places[i] >= 0:
+                sweep.add(places[i], g)
+            elif sweep.wanted is None and places[i] == _LEAF:
+                state.recorder.give(operands[i], g, adopts=is_sum)
 
     @staticmethod
     def _give(found: Iterator[tuple[int, Any]], operands: Any, places: Any, leaves_too: bool, sweep: Sweep) -> None:
@@ -370,11 +357,11 @@ class OneByOne:
         announce_gradients(self.on, len(self.calls))
         yield from _started(self.on, self.of, self.calls, [each.zeros for each in self._results], cotangents)
 
-    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> Callable[[], list[tuple[int, Any]]]:
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
         announce_gradients(self.on, len(self.calls))
         given = self.of, tuple(self.calls), tuple([(each.shape, each.like.dtype) for each in self._results])
         found: list[Any] = recorded(_summed, Whole(self.on), *given, *cotangents, changes="messages", name="enter")
-        return lambda: found
+        return found
 
     def sent(self, group: Probe) -> None:
         group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))

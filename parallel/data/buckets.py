@@ -59,7 +59,6 @@ __all__ = ["Bucket", "Buckets", "Reduction", "lay_out"]
 _ALIGNMENT_BYTES = 64
 """Gradients begin on a cache line of their own."""
 _WHILE_MEASURING = 1 << 20
-_SUMS = "sums of buckets"
 
 
 class Place(NamedTuple):
@@ -425,20 +424,15 @@ class Buckets:
                 filling.arrived(k - first)
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        return self._filled(cotangents, sweep, step).results(cotangents)
-
-    def _filled(self, cotangents: list[Any], sweep: Sweep, step: int) -> Any:
-        """The filling that has begun for a step, or another one in a sweep that returns cotangents."""
         filling = _begun(sweep).pop(step, None)
-        if filling is None:
+        if filling is None:  # a sweep that returns cotangents
             self.settle_places(None)
             self.announce()
             filling = self._filling(sweep, step - len(cotangents))
-        return filling
+        return filling.results(cotangents)
 
-    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> Callable[[], list[tuple[int, Any]]]:
-        found: Callable[[], list[tuple[int, Any]]] = self._filled(cotangents, sweep, step).begin(cotangents)
-        return found
+    def by_rows(self, cotangents: list[Any], sweep: Sweep, step: int) -> list[tuple[int, Any]]:
+        return list(self.adjoint(cotangents, sweep, step))
 
     def _filling(self, sweep: Sweep, first: int) -> _Filling:
         return (_Filling if state.recorder is None else _RecordedFilling)(self, sweep, first)
@@ -569,10 +563,12 @@ class _RecordedFilling(_Filling):
         recorded(_start, Whole(self._runs), b, is_first, *self._cts[b], changes="messages", name="start of a bucket")
         self._cts[b].clear()
 
-    def begin(self, cotangents: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
-        """Start what has not started, and return a function that waits."""
+    def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
         self._take_all(cotangents)
-        return partial(recorded, _finish, Whole(self._runs), len(self._missing), changes="messages", name=_SUMS)
+        found: list[Any] = recorded(
+            _finish, Whole(self._runs), len(self._missing), changes="messages", name="sums of buckets"
+        )
+        return iter(found)
 
 
 def _start(runs: Buckets, b: int, is_first: bool, *cotangents: Any) -> int:

@@ -156,7 +156,7 @@ def test_the_order_of_communications_is_that_of_the_step_itself_on_all_ranks(
     by_channel = [sent(events) for events, _ in found]
     assert by_channel == [by_channel[0]] * 3 == [sent(events) for events, _ in expected]
     assert [bits for _, bits in found] == [bits for _, bits in expected]
-    if zero == 3 or bucket_bytes < 10_000:  # several start before the first is waited for; those of two layers
+    if zero < 3 and bucket_bytes < 10_000:  # several start before the first is waited for
         for events, _ in found:
             kinds = [event[0] for event in events if event[1].endswith("/gradients")]
             assert kinds.index("wait") > 1
