@@ -109,6 +109,16 @@ def test_memory_behind_an_array_is_out_of_reach(cupy: Any) -> None:
         cupy.cuda.get_current_stream().synchronize()
 
 
+def test_an_element_behind_an_array_is_seen_when_it_is_freed(cupy: Any) -> None:
+    with cupy.cuda.using_allocator(None):
+        x = cupy.empty(100, "u1")
+    kernel = cupy.RawKernel('extern "C" __global__ void f(char* x) { x[100] = 1; }', "f")
+    kernel((1,), (1,), (x,))
+    del x
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="illegal memory access"):
+        cupy.cuda.get_current_stream().synchronize()
+
+
 def test_new_memory_has_no_zeros(cupy: Any) -> None:
     assert (cupy.asnumpy(cuda.runtime().exportable(1000)) == 0xCD).all()
 

@@ -29,6 +29,7 @@ int finish_all();
 Position end_of(void* stream);
 bool is_capturing(void* stream);
 bool is_anything_captured();
+void fail(int error); // as work does: the next wait returns it
 int remember(int error); // for cudaGetLastError
 
 // Polls without the lock, as work that waits for another process does.

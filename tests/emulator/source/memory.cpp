@@ -18,7 +18,7 @@ namespace device {
 constexpr size_t PAGE = 4096, TOTAL = size_t(8) << 30, FILLED = size_t(64) << 20;
 
 struct Allocation { // between pages without access
-    size_t size;
+    size_t size, asked; // the rest of its last page is not written by anybody
     int device;
     int file = -1;           // of memory that other processes can open; its last page counts how many have
     bool is_opened = false;  // another process's
@@ -59,14 +59,14 @@ void let_access(int of_device) {
     accessible = of_device;
 }
 
-static int allocate(void** address, size_t size) {
-    size = (size + PAGE - 1) / PAGE * PAGE;
+static int allocate(void** address, size_t asked) {
+    size_t size = (asked + PAGE - 1) / PAGE * PAGE;
     if (used[current] + size > TOTAL) return cudaErrorMemoryAllocation;
     let_access(-1);
     char* at = (char*)mmap(nullptr, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     mprotect(at + PAGE, size, PROT_READ | PROT_WRITE);
     if (size < FILLED) memset(at + PAGE, 0xcd, size); // what is read before it is written shows
-    allocations[at + PAGE] = {size, current};
+    allocations[at + PAGE] = {size, asked, current};
     used[current] += size;
     *address = at + PAGE;
     return 0;
@@ -83,6 +83,12 @@ static int release(void* address) {
     int error = finish_all();
     let_access(-1);
     auto [at, a] = *found;
+    for (char* p = at + a.asked; a.size < FILLED && p < at + a.size; p++)
+        if (*p != char(0xcd)) {
+            fprintf(stderr, "EMULATED GPU: %ld bytes behind an allocation of %zu bytes there was written\n", long(p - at - a.asked) + 1, a.asked);
+            fail(cudaErrorIllegalAddress);
+            break;
+        }
     if (a.file >= 0) {
         int* open = openings(a.file, a.size);
         if (*open) {
@@ -307,7 +313,7 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
     __sync_fetch_and_add(open, 1);
     munmap(open, PAGE);
     let_access(-1);
-    allocations[at] = {given.size, current, file, true}; // GPUs of one host access each other through it
+    allocations[at] = {given.size, given.size, current, file, true}; // GPUs of one host access each other through it
     *address = at;
     keep_going();
     return cudaSuccess;

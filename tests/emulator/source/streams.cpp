@@ -59,6 +59,8 @@ int remember(int error) {
     return error;
 }
 
+void fail(int error) { error_of_work = error; }
+
 static std::shared_ptr<Stream> default_of(int device) {
     auto& made = streams[&defaults[device]];
     if (!made) {

@@ -28,6 +28,7 @@ Array = Any
 pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 
+importlib.import_module("autograd.ops.everything")  # registers the operations, which are imported at their first use
 NAMES = {x.kernel_name.partition(".")[2]: x.kernel_name for x in registry.values() if isinstance(x, Fused)}
 WIDTHS = (1, 3, 31, 33, 100, 768, 1000, 5000)
 DTYPES = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
