@@ -32,7 +32,8 @@ from machine import print_machine
 import autograd as ag
 from autograd import kernels, optim, random
 
-KERNELS = ("layer_norm", "gelu", "rotary", "self_attention", "cross_entropy")
+KERNELS = {"layer_norm": "norms", "gelu": "activations", "rotary": "rotary", "self_attention": "attention",
+           "cross_entropy": "losses"}  # fmt: skip
 ROWS, TOKENS, CLASSES = 8, 128, 104
 CONFIG = gpt.Config(CLASSES, width=256, heads=4, layers=4)
 
@@ -62,10 +63,11 @@ class Spent:
 
     def watch(self) -> None:
         """Time all calls of kernels from now on."""
-        for name in KERNELS:
-            kernel = kernels._KERNELS[np.ndarray, name]
+        for name, file in KERNELS.items():
+            key = np.ndarray, f"{file}.{name}"
+            kernel = kernels._KERNELS[key]
             assert kernel is not None
-            kernels._KERNELS[np.ndarray, name] = kernel._replace(
+            kernels._KERNELS[key] = kernel._replace(
                 forward=self.timed(name, kernel.forward, lambda args, result: _bytes(*args[0], result[0])),
                 backward=self.timed(name, kernel.backward, lambda args, result: _bytes(args[0], *args[2], *result)),
             )

@@ -189,7 +189,8 @@ class _Gathered:
     def __init__(self, p: Parameter, dim: int, rows: int):
         self.name = p.name
         others = (*p.array.shape[:dim], *p.array.shape[dim + 1 :])
-        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), (rows, *others))
+        one = np.empty_like(p.array, shape=(1,))  # CuPy takes shape=() for none
+        self.array = np.broadcast_to(one, (rows, *others))
 
 
 class ShardedBuckets(Buckets):

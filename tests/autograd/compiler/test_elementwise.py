@@ -224,9 +224,13 @@ def test_which_loops_report_errors(steps: Any, reports: bool) -> None:
     assert found == 0 if not reports else found in (0, INVALID, OVERFLOW)
 
 
+def _of_floats(**instructions: str) -> dict[str, Any]:
+    return operations._OF_FLOATS | {name: operations._instruction(text) for name, text in instructions.items()}
+
+
 PLANTED = {
-    "contracted": ("_ARITHMETIC", {"add": "add contract", "multiply": "mul contract", "subtract": "sub"}),
-    "reassociated": ("_ARITHMETIC", {"add": "add reassoc nsz", "multiply": "mul", "subtract": "sub reassoc nsz"}),
+    "contracted": ("_OF_FLOATS", _of_floats(add="fadd contract", multiply="fmul contract")),
+    "reassociated": ("_OF_FLOATS", _of_floats(add="fadd reassoc nsz", subtract="fsub reassoc nsz")),
     "NaN": ("_FLOAT_COMPARISONS", {"not_equal": "one"}),
     "unsigned": ("_COMPARISONS", {"less": "le"}),
 }
