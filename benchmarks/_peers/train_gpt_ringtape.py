@@ -49,8 +49,7 @@ def build(args: Any) -> Worker:
         optimizer.step()
         return loss
 
-    bits = {"capture": "same", "close": "close"}.get(args.mode)
-    of_batch = step_of if bits is None else ag.capture(step_of, bits=bits)
+    of_batch = ag.capture(step_of) if args.mode == "capture" else step_of
 
     def step(i: int) -> Any:
         return of_batch(*data[i % len(data)])
