@@ -37,7 +37,7 @@ MODULES = (
     "autograd.misc.optimizers", "parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context",
     "parallel.expert", "parallel.runs", "parallel.checkpoint", "parallel.elastic", "parallel.launch",
     "parallel", "collectives", "collectives.testing", "collectives.testing.faults",
-    "collectives.inspect.record", "collectives.page",
+    "collectives.inspect.record", "collectives.page", "collectives.audit",
 )  # fmt: skip
 """The public modules. A name of several of them is documented with the first."""
 

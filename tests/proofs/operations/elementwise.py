@@ -8,6 +8,7 @@ import numpy
 
 import autograd.numpy as np
 from autograd.engine.primitive import registry
+from autograd.ops.nn import activations as activations  # declares sigmoid, relu and softplus
 
 from .base import Array, apart, case, normal, offset, positive, real_only, strided
 
