@@ -91,6 +91,8 @@ class Judge:
         The size of each axis; if it is not given, the mesh of DTensors, or one axis of all ranks.
     cuts : mapping
         By the name of a parameter, which may have ``*``: the cuts that each rank's piece comes from.
+    first : int
+        The step to begin with: a job that each step gave the reference's parameters can be judged after a wrong one.
     """
 
     job: Run
@@ -99,6 +101,7 @@ class Judge:
     parts: Sequence[Run] = ()
     mesh_sizes: Mapping[str, int] | None = None
     cuts: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
+    first: int = 0
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -116,7 +119,7 @@ class Judge:
         counts = {rank: sum(rank in step for step in self.job) for rank in self.job[0]}
         last = max(counts.values())
         skipped = {rank: n for rank, n in counts.items() if n < last}
-        for t in range(min(steps, *counts.values())):
+        for t in range(self.first, min(steps, *counts.values())):
             at = AtStep(self, t)
             report.verdicts, report.others = at.verdicts(), at.others()
             report.is_comparable = at.is_comparable

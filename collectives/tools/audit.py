@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judge.add_argument(
         "--part", action="append", default=[], metavar="DIR", help="a run with --data K/N, for each K in order"
     )
+    judge.add_argument("--first", type=int, default=0, metavar="STEP", help="begin there: a job with --reset")
     judge.add_argument("--json", action="store_true", help="print one object")
     judge.add_argument("--page", metavar="FILE", help="write an HTML page of the verdicts, too")
     for each in (collect, judge):
@@ -129,7 +130,7 @@ def _judge(args: argparse.Namespace) -> int:
     mesh = Mesh.of(job[0], args.mesh)
     moved, parts = ([read_steps(each) for each in of] for of in (args.ulp, args.part))
     cuts = read_map(args.map, mesh.sizes) if args.map else {}
-    report = Judge(job, read_steps(args.against), moved, parts, args.mesh, cuts).report()
+    report = Judge(job, read_steps(args.against), moved, parts, args.mesh, cuts, args.first).report()
     if args.page:
         page(report, args.job).write(args.page)
     print(json.dumps(report.as_json(), indent=1) if args.json else report)

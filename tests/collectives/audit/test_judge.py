@@ -192,6 +192,16 @@ def test_a_fault_is_named(runs: dict[str, Any], tmp_path: Path, name: str, of: s
     assert (report.status, found, set(whose)) == (1, cause, names) and text in told, report
 
 
+def test_a_later_step_is_judged_by_itself(runs: dict[str, Any], tmp_path: Path) -> None:
+    """Each step of this job has the reference's parameters, as with --reset. Steps 0 and 2 are wrong."""
+    for t, step in enumerate(audit.read_steps(runs["f8"])):
+        kinds = {kind: {n: step[0].get(kind, n) for n in step[0].names} for kind in ("grad", "before", "update")}
+        kinds["grad"]["b"] = kinds["grad"]["b"] * (1, 1, 3)[t] if t else 0 * kinds["grad"]["b"]
+        audit.write(tmp_path, 0, 1, t, *kinds.values())
+    assert [(judged(runs, tmp_path, first=t).step, one(judged(runs, tmp_path, first=t))[0]) for t in range(2)] == [
+        (0, "zero"), (2, "factor")]  # fmt: skip
+
+
 def test_weights_need_parts(runs: dict[str, Any], tmp_path: Path) -> None:
     report = judged(runs, run(tmp_path, 2, count=lambda rows: 2 * rows), parts=False)
     assert one(report)[0] == "unknown" and "fix: --part" in str(report), report
