@@ -19,6 +19,7 @@ none are consequences, since backward has reached them later. Where several caus
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+
+from autograd.errors import ArgumentError
 
 from .files import Box, Cut, Step, boxes, piece_of
 from .mesh import Mesh
@@ -93,6 +96,11 @@ class Judge:
         By the name of a parameter, which may have ``*``: the cuts that each rank's piece comes from.
     first : int
         The step to begin with: a job that each step gave the reference's parameters can be judged after a wrong one.
+
+    Raises
+    ------
+    ArgumentError
+        A run that needs one process has several, or a cut names no parameter or no dimension.
     """
 
     job: Run
@@ -102,6 +110,26 @@ class Judge:
     mesh_sizes: Mapping[str, int] | None = None
     cuts: Mapping[str, tuple[Cut, ...]] = field(default_factory=dict)
     first: int = 0
+
+    def __post_init__(self) -> None:
+        for name, run in (("the reference", self.reference), *(("a run with moved bits", each) for each in self.moved),
+                          *(("a part", each) for each in self.parts)):  # fmt: skip
+            if len(run[0]) > 1:
+                raise ArgumentError(
+                    f"{name} has {len(run[0])} ranks; needed: one process\n  fix: collect it with one rank, as by "
+                    "torchrun --nproc-per-node 1"
+                )
+        step = next(iter(self.reference[0].values()))
+        for pattern, cuts in self.cuts.items():
+            shapes = [step.arrays[key].shape for name in step.names if fnmatchcase(name, pattern)
+                      if (key := f"before:{name}") in step.arrays]  # fmt: skip
+            if not any(fnmatchcase(name, pattern) for name in step.names):
+                near = difflib.get_close_matches(pattern, step.names, 3, 0.3) or step.names[:3]
+                raise ArgumentError(f"the map cuts {pattern!r}, which no parameter is called\n  fix: one of {near}")
+            for cut, shape in itertools.product(cuts, shapes):
+                if not 0 <= cut.dim < len(shape):
+                    text = f"the map cuts dimension {cut.dim} of {pattern!r}, whose shape is {list(shape)}"
+                    raise ArgumentError(f"{text}\n  fix: a dimension from 0 to {len(shape) - 1}")
 
     @cached_property
     def mesh(self) -> Mesh:

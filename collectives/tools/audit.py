@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     collect.add_argument(
         "--float64", action="store_true", help="run in float64, where faults are told best from rounding"
     )
-    collect.add_argument("--data", metavar="K/N", help="on one process: the rows of rank K of N, with no communication")
+    collect.add_argument("--data", type=_share, metavar="K/N",
+                         help="on one process: the rows of rank K of N, with no communication")  # fmt: skip
     collect.add_argument(
         "--reset", metavar="DIR", help="begin each step with the parameters of this run of one process"
     )
@@ -87,6 +88,13 @@ def _mesh(text: str) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items()}
 
 
+def _share(text: str) -> list[int]:
+    found = [int(each) for each in text.split("/") if each.isdecimal()]
+    if len(found) != 2 or text.count("/") != 1 or not found[0] < found[1]:
+        raise argparse.ArgumentTypeError(f"given {text!r}; needed: a rank and the number of ranks, as 0/2")
+    return found
+
+
 def _collect(args: argparse.Namespace) -> int:
     if not args.arguments:
         print("audit: no command\n  fix: audit collect -o DIR -- torchrun --nproc-per-node 2 train.py", file=sys.stderr)
@@ -97,7 +105,7 @@ def _collect(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {"out": str(output.resolve()), "steps": args.steps}
     options |= {name: getattr(args, name) for name in ("ulp", "float64", "outputs") if getattr(args, name)}
     if args.data:
-        options["data"] = [int(each) for each in args.data.split("/")]
+        options["data"] = args.data
     if args.reset:
         options["reset"] = str(Path(args.reset).resolve())
         options["boxes"] = _boxes(args)

@@ -259,6 +259,26 @@ def test_pieces_are_found_by_a_map(runs: dict[str, Any], tmp_path: Path) -> None
         audit.read_map(tmp_path / "map.toml", mesh)
 
 
+def test_mistakes_of_a_call_are_told(runs: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two, one_process = run(tmp_path / "two", 2), audit.read_steps(runs["f8"])
+    job = audit.read_steps(two)
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"reference": job}, "the reference has 2 ranks; needed: one process"),
+        ({"moved": [job]}, "a run with moved bits has 2 ranks"),
+        ({"parts": [job]}, "a part has 2 ranks"),
+        ({"cuts": {"w_1": (audit.Cut("ranks", 0),)}}, "which no parameter is called(.|\n)*fix: one of .*w1"),
+        ({"cuts": {"b": (audit.Cut("ranks", 1),)}}, r"dimension 1 of 'b', whose shape is \[8\]"),
+        ({"mesh_sizes": {"dp": 3}}, "has 3 ranks; the job has 2"),
+    ]
+    for words, text in mistakes:
+        with pytest.raises(ArgumentError, match=text):
+            audit.Judge(**{"job": job, "reference": one_process, **words}).report()
+    for given in ("2/2", "a/2", "1", "0/1/2"):
+        with pytest.raises(SystemExit):
+            main(["audit", "collect", "-o", str(tmp_path), "--data", given, "--", "true"])
+        assert "needed: a rank and the number of ranks, as 0/2" in capsys.readouterr().err
+
+
 def test_other_models_cannot_be_compared(runs: dict[str, Any], tmp_path: Path) -> None:
     audit.write(tmp_path, 0, 1, 0, {"v": [1.0]}, {"v": [0.0]})
     report = judged(runs, tmp_path)
