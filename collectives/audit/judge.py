@@ -4,8 +4,9 @@ A job is compared with a *reference*, a run of the same program on one process. 
 is the reference's, within a tolerance that is measured: the reference again, with each parameter moved by one last bit.
 The pieces of a wrong one may obey a formula, which names its cause. The formulas are tried in this order:
 
+not finite      a NaN or an infinity, on some ranks or in the reference
 missing, zero   some ranks have no gradient, or zeros, and the others are right
-factor          c times right; or c on each rank, another one on each
+factor          c times right, or another c on each rank; or the conjugate
 missing sum     copies differ, and their sum along an axis is c times right
 stale           the gradient of the step before; not cleared: the right one, and the one before
 place           right values, cut otherwise than the map says
@@ -54,10 +55,12 @@ _NEAR = 0.5
 """Gradients of the same rows differ from a multiple of the right ones by less of their norm."""
 
 FIXES = {
+    "not finite": "find the first operation that gives it; a loss scale may be too large",
     "missing": "where a rank does not use a parameter it gives zeros, so that the sum is complete",
     "all missing": "it is no part of the loss on the ranks, or cut off, as by detach",
     "zero": "it is cut off from the loss",
     "some zero": "a sum, or the way back of a gather or a scatter, is missing",
+    "conjugate": "one side has the convention of the other: conjugate it",
     "more": "a sum too many, or a sum where a mean was meant",
     "less": "a mean where a sum was meant, or a division too many",
     "each": "each rank has scaled its piece by a number of its own",
@@ -216,7 +219,8 @@ class AtStep:
     def tolerance(self, kind: str, name: str, whole: Any) -> float:
         """The largest error of a right entry."""
         eps = {"bfloat16": 2**-8, "float16": 2**-10}.get(self.reference.meta["dtypes"].get(name, ""))
-        unit = float(eps or np.finfo(self.reference.arrays[f"{kind}:{name}"].dtype).eps) * _largest(whole)
+        dtype = self.reference.arrays[f"{kind}:{name}"].dtype
+        unit = float(eps or np.finfo(dtype if dtype.kind in "fc" else float).eps) * _largest(whole)
         moved = self.beside(self.judge.moved, kind, name)
         return _FACTOR * max([unit, *(_largest(x - whole) for x in moved)]) if moved else _ALONE * unit
 
@@ -262,7 +266,7 @@ class AtStep:
             is_all = len(absent) == len(given)
             text = "no rank has a gradient" if is_all else f"no gradient on rank {' and '.join(absent)}"
             return Finding("missing", text, FIXES["all missing" if is_all else "missing"]), distances
-        if all(each <= 1 for each in distances.values()):
+        if all(each <= 1 for each in distances.values()) and np.isfinite(whole).all():
             return RIGHT, distances
         pieces = Pieces(self, name, whole, given, wanted, tolerance)
         return next((each for each in pieces.findings() if each is not None), pieces.unknown()), distances
@@ -418,6 +422,7 @@ class Pieces:
 
     def findings(self) -> Iterator[Finding | None]:
         """The findings of the formulas, in their order; None where one does not hold."""
+        yield self.not_finite()
         if self.has_shapes:
             yield self.zero()
             yield self.factor()
@@ -469,6 +474,13 @@ class Pieces:
         return self.mesh.names_of(c, self.precision(c), self.at.microbatches)
 
     # -- formulas ------------------------------------------------------------------------------------------------------
+    def not_finite(self) -> Finding | None:
+        if not np.isfinite(self.whole).all():
+            return Finding("not finite", "the reference's gradient has a NaN or an infinity", FIXES["not finite"])
+        ranks = [str(rank) for rank, g in self.given.items() if not np.isfinite(g).all()]
+        text = f"a NaN or an infinity on rank {' and '.join(ranks)}"
+        return Finding("not finite", text, FIXES["not finite"]) if ranks else None
+
     def zero(self) -> Finding | None:
         still = [rank for rank, g in self.given.items() if not g.any() and _largest(self.wanted[rank]) > self.tolerance]
         others = {rank: g for rank, g in self.given.items() if rank not in still}
@@ -479,6 +491,8 @@ class Pieces:
         return Finding("zero", f"zero on rank {' and '.join(map(str, still))}, right on the others", FIXES["some zero"])
 
     def factor(self) -> Finding | None:
+        if self.is_right(self.given, {rank: w.conj() for rank, w in self.wanted.items()}):
+            return Finding("factor", "the conjugate of the right one", FIXES["conjugate"])
         factors = self.times(self.given)
         if factors is None:
             return None
@@ -632,12 +646,14 @@ def _distance(x: Any, wanted: Any, tolerance: float) -> float:
 
 def _fit(x: Any, basis: Sequence[Any]) -> tuple[list[float], float]:
     """The coefficients of the sum of arrays that is nearest to one, and what is left, relative to its norm."""
+    if any(np.iscomplexobj(each) for each in (x, *basis)):  # a complex number as a pair of real ones
+        x, *basis = (np.stack([each.real, each.imag]) for each in (x, *basis))
     columns, flat = np.stack([each.ravel() for each in basis], axis=1), x.ravel()
     if not np.isfinite(flat).all() or not np.isfinite(columns).all():
         return [math.nan] * len(basis), math.inf
     found = np.linalg.lstsq(columns, flat, rcond=None)[0]
     norm = float(np.linalg.norm(flat))
-    return [float(c.real) for c in found], float(np.linalg.norm(columns @ found - flat)) / norm if norm else 0.0
+    return [float(c) for c in found], float(np.linalg.norm(columns @ found - flat)) / norm if norm else 0.0
 
 
 def _is_told_apart(basis: Sequence[Any]) -> bool:

@@ -259,6 +259,31 @@ def test_pieces_are_found_by_a_map(runs: dict[str, Any], tmp_path: Path) -> None
         audit.read_map(tmp_path / "map.toml", mesh)
 
 
+def test_gradients_of_other_kinds(tmp_path: Path) -> None:
+    """Complex numbers, halves, integers, single numbers, empty arrays, zeros, NaN: one row each, and both sides."""
+    g = np.random.default_rng(5).standard_normal((3, 4))
+    c, nan = g + 1j * g[::-1], np.where(g > 0, g, np.nan)
+    rows: dict[str, tuple[Any, tuple[Any, Any], str]] = {
+        "complex": (c, (c, c), "right"), "conjugate": (c, (c.conj(), c.conj()), "factor"),
+        "imaginary": (c, (1j * c, 1j * c), "unknown"), "complex sum": (c, (c * (g > 0), c * (g <= 0)), "missing sum"),
+        "half": (g.astype("f2"), (g.astype("f2"), 2 * g.astype("f2")), "factor"),
+        "whole numbers": (np.arange(4), (np.arange(4), np.arange(4)), "right"),
+        "one number": (2.0, (2.0, 2.0), "right"), "empty": (g[:0], (g[:0], g[:0]), "right"),
+        "zeros": (0 * g, (0 * g, 0 * g), "right"), "zeros of the reference": (0 * g, (g, g), "unknown"),
+        "NaN": (g, (g, nan), "not finite"), "NaN of the reference": (nan, (g, g), "not finite"),
+        "NaN of both": (nan, (nan, nan), "not finite"), "transposed": (g, (g.T, g.T), "unknown"),
+    }  # fmt: skip
+    found = {}
+    for i, (name, (right, given, _)) in enumerate(rows.items()):
+        audit.write(tmp_path / f"{i}", 0, 1, 0, {"w": right})
+        for rank, x in enumerate(given):
+            audit.write(tmp_path / f"{i}job", rank, 2, 0, {"w": x})
+        report = audit.Judge(audit.read_steps(tmp_path / f"{i}job"), audit.read_steps(tmp_path / f"{i}")).report()
+        found[name] = report.verdicts[0].finding.cause
+        json.dumps(report.as_json(), allow_nan=False)
+    assert found == {name: cause for name, (_, _, cause) in rows.items()}
+
+
 def test_mistakes_of_a_call_are_told(runs: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two, one_process = run(tmp_path / "two", 2), audit.read_steps(runs["f8"])
     job = audit.read_steps(two)
