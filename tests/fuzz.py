@@ -59,6 +59,7 @@ from autograd.engine.state import outside_mesh, state
 from autograd.errors import RingtapeError, is_own_file
 from autograd.layouts.rank_values import RankInt
 from autograd.random import Key, State, set_state
+from collectives import audit
 from collectives.page import Page
 from collectives.testing import Setting, faults
 from parallel import checkpoint, context, elastic, expert, pipeline
@@ -423,6 +424,14 @@ def _trained() -> Any:
     return model, "dp", optim.SGD(model.parameters(), lr=0.1)
 
 
+def _audited() -> Any:
+    """A job of two ranks, and its reference."""
+    for folder, size in (("job", 2), ("reference", 1)):
+        for rank in range(size):
+            audit.write(folder, rank, size, 0, {"w": np.ones(3)}, {"w": np.zeros(3)}, loss=1.0)
+    return audit.read_steps("job"), audit.read_steps("reference")
+
+
 def _layout() -> Any:
     with cc.Mesh(dp=1):
         return ag.tensor(np.ones(2), {"dp": cc.V}).layout
@@ -441,6 +450,8 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     optim.Offload: lambda d: optim.Offload(optim.SGD, [d.parameter()], lr=0.1),
     loaders.TensorDataset: lambda d: _data(), loaders.DataLoader: lambda d: loaders.DataLoader(_data(), batch_size=2),
     cc.Mesh: lambda d: cc.Mesh(dp=-1) if d.labels else cc.Mesh(dp=1), cc.Timeline: lambda d: cc.timeline(None),
+    audit.Judge: lambda d: audit.Judge(*_audited()), audit.Mesh: lambda d: audit.Mesh({"dp": 2}, [0, 1]),
+    audit.Report: lambda d: audit.Judge(*_audited()).report(),
     cc.Show: lambda d: cc.show(), Page: lambda d: Page("<!doctype html>", 0),
     cc.Pending: lambda d: cc.Pending.done(1.0),
     cc.DryRun: lambda d: cc.dry(2, mesh={"dp": 2}), cc.Link: lambda d: cc.Link(1e-6, 1e9),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import ArgumentError
+from autograd.errors import ArgumentError, typed_errors
 
 from .collector import FORM, keep, slices, step_file
 
@@ -70,6 +70,7 @@ class Step:
         return list(self.meta["names"])
 
 
+@typed_errors
 def write(
     folder: str | Path,
     rank: int,
@@ -132,6 +133,7 @@ def write(
     return path
 
 
+@typed_errors
 def read_steps(folder: str | Path) -> list[dict[int, Step]]:
     """The steps of a job: for each one, those of its ranks.
 
@@ -158,6 +160,7 @@ def read_steps(folder: str | Path) -> list[dict[int, Step]]:
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+@typed_errors
 def read_map(path: str | Path, mesh: Mapping[str, int]) -> dict[str, tuple[Cut, ...]]:
     """The cuts of parameters from a TOML file: ``"layers.0.qkv.weight" = {axis = "tp", dim = 0, parts = 3}``.
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import ArgumentError
+from autograd.errors import ArgumentError, typed_errors
 
 from .files import Box, Cut, Step, boxes, piece_of
 from .mesh import Mesh
@@ -82,6 +82,7 @@ FIXES = {
 """By kind of finding: how to mend it."""
 
 
+@typed_errors
 @dataclass
 class Judge:
     """Judges a job.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import ArgumentError
+from autograd.errors import ArgumentError, typed_errors
 
 from .files import Step
 
@@ -20,6 +20,7 @@ _POWERS = ((1, "{}"), (-1, "1 / {}"), (2, "the square of {}"), (-2, "1 / the squ
 """The powers of a count that a factor may be, as text."""
 
 
+@typed_errors
 class Mesh:
     """The ranks of a job; the coordinate on the last axis varies fastest.
 

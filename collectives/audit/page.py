@@ -10,6 +10,8 @@ import math
 from html import escape
 from importlib import resources
 
+from autograd.errors import typed_errors
+
 from ..page.document import Page
 from .report import CONSEQUENCE, RIGHT, Report, Verdict
 
@@ -33,6 +35,7 @@ td { vertical-align: middle; border-top: 1px solid var(--line); } circle { fill:
 """
 
 
+@typed_errors
 def page(report: Report, title: str = "") -> Page:
     """Return the page of a report.
 
