@@ -169,9 +169,11 @@ def read_map(path: str | Path, mesh: Mapping[str, int]) -> dict[str, tuple[Cut, 
     Raises
     ------
     ArgumentError
-        A word or an axis is unknown.
+        A word or an axis is unknown, or the path is none of a file.
     """
     found = {}
+    if Path(path).exists() and not Path(path).is_file():
+        raise ArgumentError(f"{path} is no file; needed: a TOML file with the cuts of parameters")
     for name, given in tomllib.loads(Path(path).read_text()).items():
         tables = given if isinstance(given, list) else [given]
         for table in tables:
