@@ -93,6 +93,10 @@ VARIABLES: dict[str, Variable] = {
         'the file with the tables of `algorithm="auto"`, which `python -m collectives tune` writes; if it is not set, '
         "`ringtape/algorithms.json` in the user's cache directory", form="a path, or `rule` for none",
     ),
+    "RINGTAPE_PLACE": Variable(
+        'where this host is, from the outside inwards, for `algorithm="hierarchical"`; if it is not set, the switches '
+        "that Slurm names in `SLURM_TOPOLOGY_ADDR`", form="`rack3`, or `row1/rack3`, with at most 4 parts",
+    ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
     "RINGTAPE_RECORD": Variable(
         "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"

@@ -10,6 +10,8 @@ medians are compared:
   which is measured in the same rounds;
 - hierarchical on 4 hosts x 2 ranks: the payload between hosts with its formula, and the bytes on the wire with the
   payload;
+- three levels, on 2 racks of 2 hosts x 2 ranks whose uplinks have a tenth of the hosts' bandwidth: a flat ring, two
+  levels, three, and what the measurement chooses, with the bound ``n`` divided by an uplink's bandwidth;
 - `auto`, by the table of a measurement, with the fastest of all algorithms at every size from 1 KiB to 32 MiB. It runs
   the algorithm that it has chosen, so the times of both are pooled.
 """
@@ -33,8 +35,9 @@ ROOT = HERE.parent
 sys.path = [str(ROOT), *(path for path in sys.path if Path(path).resolve() != HERE)]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-HOSTS, RATE = 4, "500mbit"
+HOSTS, RATE, RACKS, UPLINK = 4, "500mbit", 2, "50mbit"
 LONG_BYTES = 32 << 20
+RACK_BYTES = 4 << 20
 SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 25)
 MARK = "RESULT "
 
@@ -137,7 +140,7 @@ def hosts(rounds: int) -> dict[str, Any]:
     bench = Bench(rounds)
     world, traffic = bench.world, bench.world.traffic
     algorithm = "hierarchical:shared,ring"
-    names = bench.channel.hosts.names
+    names = [str(host) for host in world.hosts]
     seconds: dict[str, list[float]] = {name: [] for name in (algorithm, "ring", "native")}
     wire, crossing = [], []
     for at in range(rounds + 1):
@@ -154,7 +157,7 @@ def hosts(rounds: int) -> dict[str, Any]:
                 crossing.append(sum(size for peer, (_, size) in traffic.peers.items()
                                     if names[peer] != names[world.rank]))  # fmt: skip
     rows = [json.loads(row) for row in world.exchange(json.dumps([names[world.rank], wire, crossing]).encode())]
-    lanes, count = bench.channel.hosts.lanes, bench.channel.hosts.count
+    lanes, count = bench.channel.levels.lanes, bench.channel.levels.count
     payload: dict[str, int] = {}
     for name, _, crossed in rows:
         payload[name] = payload.get(name, 0) + crossed[0]
@@ -164,6 +167,27 @@ def hosts(rounds: int) -> dict[str, Any]:
         "formula_bytes": 2 * LONG_BYTES / lanes * (count - 1) / count,
         "payload_bytes": sorted({n for _, _, crossed in rows for n in crossed}),
         "wire_over_payload": worst,
+        "seconds": {name: [statistics.median(each), spread(each)] for name, each in seconds.items()},
+    }  # fmt: skip
+
+
+def racks(rounds: int) -> dict[str, Any]:
+    """Measure two racks of two hosts with two ranks each."""
+    bench = Bench(rounds)
+    names = dict.fromkeys((
+        "native", "ring", "hierarchical:shared,ring", "hierarchical:shared,ring,ring", "hierarchical:shared,tree,ring",
+        bench.choices.choose("all_reduce", RACK_BYTES),
+    ))  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for at in range(rounds + 1):
+        for name, seen in seconds.items():
+            took = bench.timed(bench.all_reduce(name, RACK_BYTES))
+            if at:
+                seen.append(took)
+    fit = bench.channel.fit
+    return {
+        "levels": fit.levels, "outermost": fit.outermost, "choice": bench.choices.choose("all_reduce", RACK_BYTES),
+        "predicted_s": {name: fit.times("all_reduce", RACK_BYTES).get(name) for name in seconds},
         "seconds": {name: [statistics.median(each), spread(each)] for name, each in seconds.items()},
     }  # fmt: skip
 
@@ -195,7 +219,7 @@ def launch(cluster: str, ranks: int, part: str, rounds: int) -> dict[str, Any]:
     raise SystemExit(f"algorithms: the part '{part}' failed with code {done.returncode}\n{done.stdout}")
 
 
-def figures(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+def figures(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> dict[str, Any]:
     """All figures: ours, the peer's, and the ratio, which is above 1 if ours is better."""
     found: dict[str, Any] = {}
     for name, (seconds, least, noise) in one["long"].items():
@@ -212,6 +236,13 @@ def figures(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
         "ours": two["wire_over_payload"], "peer": 1.0, "ratio": 1 / two["wire_over_payload"],
         "met": two["wire_over_payload"] <= 1.08,
     }  # fmt: skip
+    bound = RACK_BYTES * 8 / (float(UPLINK.removesuffix("mbit")) * 1e6)
+    for name, (seconds, noise) in three["seconds"].items():
+        found[f"racks_{name}_over_bound"] = {
+            "ours": seconds, "peer": bound, "ratio": bound / seconds, "spread": noise,
+            "choice": "chosen" if name == three["choice"] else "", "best": f"{three['predicted_s'][name]} predicted",
+            "met": not name.endswith("shared,ring,ring") or bound / seconds >= 0.8,
+        }  # fmt: skip
     for size, row in one["sizes"].items():
         seconds = {name: median for name, (median, _) in row["seconds"].items() if name != "auto"}
         best = min(seconds, key=lambda name: seconds[name])
@@ -229,10 +260,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--cluster", default=str(ROOT / "benchmarks" / "cluster"), help="the command that makes hosts")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--part", choices=("flat", "hosts"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("flat", "hosts", "racks"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        result = {"flat": flat, "hosts": hosts}[args.part](args.rounds)
+        result = {"flat": flat, "hosts": hosts, "racks": racks}[args.part](args.rounds)
         from collectives import world
 
         if world().rank == 0:
@@ -244,11 +275,14 @@ def main() -> int:
     subprocess.run([args.cluster, "up", str(HOSTS), RATE], check=True, stdout=subprocess.DEVNULL)
     try:
         one, two = (launch(args.cluster, *part, args.rounds) for part in ((1, "flat"), (2, "hosts")))
+        up = [args.cluster, "up", str(HOSTS), RATE, str(RACKS), UPLINK]
+        subprocess.run(up, check=True, stdout=subprocess.DEVNULL)
+        three = launch(args.cluster, 2, "racks", args.rounds)
     finally:
         subprocess.run([args.cluster, "down"], check=True)
-    found = figures(one, two)
+    found = figures(one, two, three)
     if args.json:
-        print(json.dumps({**found, "measured": {"flat": one, "hosts": two}}))
+        print(json.dumps({**found, "measured": {"flat": one, "hosts": two, "racks": three}}))
         return 0
     print(f"{HOSTS} hosts at {RATE}; one way {one['one_way_MBps']:.1f} MB/s (spread {one['one_way_spread']:.0%}), "
           f"fit: {one['alpha_us']:.0f} us, {one['rate_MBps']:.1f} MB/s\n")  # fmt: skip

@@ -55,10 +55,13 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = ("_channel", "_groups", "_prepared", "group", "kept", "names", "rank", "size")
+    __slots__ = ("_channel", "_groups", "_prepared", "_topology", "group", "kept", "names", "rank", "size")
 
-    def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str, prepared: dict[Any, Any]):
+    def __init__(
+        self, names: tuple[str, ...], group: Communicator, algorithm: str, prepared: dict[Any, Any], topology: Any
+    ):
         self.names = group.axes = names
+        self._topology = topology
         self._channel: Any = None  # shared by the algorithms, and made with the first of them
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
@@ -100,7 +103,7 @@ class Axis:
             else:
                 selected = door("algorithm")
                 if self._channel is None:
-                    self._channel = selected.Channel(self._groups["native"])
+                    self._channel = selected.Channel(self._groups["native"], topology=self._topology)
                 found = selected.Selected(self._channel, check_name(algorithm))
             found.axes = self.names
             self._groups[algorithm] = found
@@ -182,6 +185,9 @@ class Mesh:
         The algorithm for sums and copies along the axes, used where it supports the call: see
         `collectives.algorithms`. The default is ``native``, the transport's own; ``auto`` chooses by a table or a
         fixed rule, in each run the same. Several axes flattened into one use it if it is the same on all of them.
+    topology : Topology, optional
+        The levels of ``hierarchical``, and the links from whose predicted times ``auto`` chooses where it has no table.
+        Without one, the levels are the hosts, and what the launcher tells about them (``RINGTAPE_PLACE``).
 
     Raises
     ------
@@ -229,7 +235,9 @@ class Mesh:
         dropped.warn(self._known, recording)
 
     @typed_errors
-    def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
+    def __init__(
+        self, over: Communicator | None = None, /, *, algorithm: Any = "native", topology: Any = None, **sizes: int
+    ):
         ranks = world() if over is None else over
         if not sizes:
             raise MeshError("Mesh() was given no axes; needed: at least one, for example Mesh(dp=-1)")
@@ -250,6 +258,9 @@ class Mesh:
         for name, chosen in self._algorithms.items():
             self.grid.axis(name)
             check_name(chosen)
+        if topology is not None and not hasattr(topology, "domains"):
+            raise MeshError(f"Mesh: topology={topology!r} was given; needed: a collectives.Topology")
+        self._topology = topology
         self._axes: dict[Any, Axis] = {}
         self._known: list[Axis] = []
         self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
@@ -280,7 +291,9 @@ class Mesh:
 
     @classmethod
     @typed_errors
-    def fit(cls, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int) -> Mesh:
+    def fit(
+        cls, over: Communicator | None = None, /, *, algorithm: Any = "native", topology: Any = None, **sizes: int
+    ) -> Mesh:
         """A mesh of the usual axes of parallel training, in the order that keeps frequent messages on one host.
 
         Parameters
@@ -291,6 +304,8 @@ class Mesh:
             Of any of the axes pp (pipeline stages), dp (parts of the batch), ep (experts), cp (parts of the sequence)
             and tp (parts of a layer). One may be -1; without one, ``dp`` is -1 if it is not given.
         algorithm : str or mapping from axis to str
+            As for `Mesh`.
+        topology : Topology, optional
             As for `Mesh`.
 
         Returns
@@ -324,7 +339,8 @@ class Mesh:
             )
         if "dp" not in sizes and -1 not in sizes.values():
             sizes["dp"] = -1
-        return cls(over, algorithm=algorithm, **{name: sizes[name] for name in USUAL if name in sizes})
+        given = {name: sizes[name] for name in USUAL if name in sizes}
+        return cls(over, algorithm=algorithm, topology=topology, **given)
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
@@ -380,7 +396,8 @@ class Mesh:
                 members = self._members(names)
                 group = self.ranks.subgroup(members, f"{'*'.join(names)}@{members[0]}")
                 chosen = {self._algorithms.get(name, "native") for name in names}
-                found = Axis(names, group, chosen.pop() if len(chosen) == 1 else "native", self.prepared)
+                algorithm = chosen.pop() if len(chosen) == 1 else "native"
+                found = Axis(names, group, algorithm, self.prepared, self._topology)
                 self._known.append(found)
             self._axes[names] = found
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found

@@ -74,7 +74,7 @@ class World:
         it, raises `RankFailed`. All other ranks continue, and may communicate in groups without the failed rank (see
         `survivors`).
     rank : int
-        The rank of a ``dry`` world that this program runs as.
+        The rank of a ``dry`` world that this program runs as, or of another one whose job asks for it.
     note : callable, optional
         Called at every call of a ``dry`` world; see `transports.dry.Note`.
 

@@ -14,9 +14,10 @@ A row holds for arrays of at most BYTES; the last one, with null, for all longer
 from __future__ import annotations
 
 import json
+import math
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from autograd.machine import processor
 
 from ..transports.protocol import Communicator
 from .fit import Fit
-from .hierarchical import Hosts
+from .hierarchical import Level
 from .table import OPERATIONS, check_name
 
 __all__ = [
@@ -125,34 +126,40 @@ def _checked(operation: str, rows: Any, source: str) -> list[tuple[int | None, s
     return [(limit, name) for limit, name in rows]
 
 
-def rule(hosts: int, lanes: int, ranks: int, are_processes: bool) -> Choices:
+def rule(hosts: int, sizes: Sequence[int], ranks: int, are_processes: bool) -> Choices:
     """The choices without a table, which follow from the numbers of hosts and ranks alone.
 
     Processes of one host share memory for arrays of more than 16 KiB: no message has to be copied. Several hosts with
-    the same number of ranks, at least two, add inside each host first, for arrays of more than 64 KiB: fewer bytes
-    cross the network. Everywhere else the transport's own collectives run, which know the network.
+    the same number of ranks, or racks with the same number of hosts, add inside each of them first, for arrays of more
+    than 64 KiB: fewer bytes cross the network. Everywhere else the transport's own collectives run, which know the
+    network.
 
     Parameters
     ----------
     hosts : int
-    lanes : int
-        The smallest number of ranks on a host.
+    sizes : sequence of int
+        The ranks of each host, the hosts of each rack and so on, as far as they are equal; see `even_sizes`.
     ranks : int
     are_processes : bool
         False for threads of one process.
 
     Examples
     --------
-    >>> rule(hosts=1, lanes=4, ranks=4, are_processes=True).choose("all_reduce", 1 << 20)
+    >>> rule(hosts=1, sizes=[4], ranks=4, are_processes=True).choose("all_reduce", 1 << 20)
     'shared'
+    >>> rule(hosts=8, sizes=[4, 2], ranks=32, are_processes=True).choose("all_reduce", 1 << 20)
+    'hierarchical:shared,ring,ring'
     """
     if not are_processes or ranks == 1:
         return Choices({})
     if hosts == 1:
         rows = [(SHORT_BYTES, "native"), (None, "shared")]
         return Choices(dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), rows))
-    if lanes > 1 and hosts * lanes == ranks:
-        return Choices({"all_reduce": [(LONG_BYTES, "native"), (None, "hierarchical")]})
+    while sizes and math.prod(sizes) == ranks:
+        sizes = sizes[:-1]  # one domain, which has all
+    if any(size > 1 for size in sizes):
+        name = f"hierarchical:shared{',ring' * len(sizes)}"
+        return Choices({"all_reduce": [(LONG_BYTES, "native"), (None, name)]})
     return Choices({})
 
 
@@ -170,14 +177,14 @@ def tabulated(fit: Fit, note: str = "") -> Choices:
     return Choices(found, "measurement", note)
 
 
-def shape_of(native: Communicator, hosts: Hosts) -> str:
+def shape_of(native: Communicator, hosts: Level) -> str:
     """The shape of a job, for which a table holds: processor, transport, hosts and ranks.
 
     Examples
     --------
     >>> import collectives as cc
     >>> from collectives.algorithms.selected import Channel
-    >>> shape_of(cc.world(), Channel(cc.world()).hosts).partition("; ")[2]
+    >>> shape_of(cc.world(), Channel(cc.world()).levels).partition("; ")[2]
     'threads; 1 host with 1 rank'
     """
     if native.library is None:
@@ -190,7 +197,8 @@ def shape_of(native: Communicator, hosts: Hosts) -> str:
         each = f"{hosts.lanes} rank"
     plural = "s" * (not each.endswith(" 1 rank") and each != "1 rank")
     cores = f"{processor().replace(';', ',')}, {os.cpu_count()} cores"
-    return f"{cores}; {transport}; {hosts.count} host{'s' * (hosts.count > 1)} with {each}{plural}"
+    together = "".join(f", {size} together" for size in hosts.sizes[1:])
+    return f"{cores}; {transport}; {hosts.count} host{'s' * (hosts.count > 1)} with {each}{plural}{together}"
 # -- files -------------------------------------------------------------------------------------------------------------
 def default_path() -> Path:
     """The file of the tables: that of ``RINGTAPE_ALGORITHMS``, else the one in the user's cache directory."""
@@ -271,15 +279,16 @@ def _read(given: str, shape: str) -> Choices | None:
     return by_shape.get(shape)
 
 
-def settled(native: Communicator, hosts: Hosts, given: str = "") -> Choices:
+def settled(native: Communicator, hosts: Level, given: str = "", topology: Any = None) -> Choices:
     """The choices for a group. All ranks call it; rank 0 reads the file, and all have its table.
+
+    Without a table, the choices follow from the predicted times on a `topology` that is given, else from `rule`.
 
     Raises
     ------
     MeshError
         On all ranks, if the named file is missing, wrong, or without a table for this shape.
     """
-    usual = rule(hosts.count, hosts.lanes, native.size, native.are_processes)
     mine = b""
     if native.recorded_choices is not None:
         mine = json.dumps(native.recorded_choices.get(native.identity, {})).encode()
@@ -294,4 +303,11 @@ def settled(native: Communicator, hosts: Hosts, given: str = "") -> Choices:
         raise CommunicationError(f"rank 0 of '{native.name}' sent {table!r}; needed: its table of choices")
     if "error" in table:
         raise MeshError(f"algorithm='auto' on '{native.name}': {table['error']}")
-    return Choices(table["rows"], table["source"]) if table else usual
+    if table:
+        return Choices(table["rows"], table["source"])
+    if topology is None:
+        return rule(hosts.count, hosts.sizes, native.size, native.are_processes)
+    levels, link = topology.links(native.ranks)
+    beyond = (link.latency_s, 1 / link.bytes_per_s)
+    fit = Fit(native.size, *beyond, topology.gamma_s_per_byte, {}, levels, beyond)
+    return Choices(tabulated(fit).rows, "topology")

@@ -8,7 +8,9 @@ number of ranks.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,10 +18,14 @@ from autograd.errors import MeshError
 
 from ..transports.steps import piece_count
 from . import trees
-from .hierarchical import LEVELS
+from .hierarchical import BETWEEN, INSIDE, names_of
 from .table import algorithms_of, check_name
 
-__all__ = ["Cost", "best_segments", "candidates", "predict"]
+__all__ = ["Cost", "Levels", "best_segments", "candidates", "hierarchies", "level_costs", "predict"]
+
+
+Levels = Sequence[tuple[int, float, float]]
+"""For each level from the inside: members of a domain, and the latency and the time to send a byte inside it."""
 
 
 class Cost(NamedTuple):
@@ -39,9 +45,7 @@ def predict(
     beta_s_per_byte: float,
     gamma_s_per_byte: float = 0.0,
     *,
-    ranks_per_host: int = 1,
-    inside_alpha_s: float = 0.0,
-    inside_beta_s_per_byte: float = 0.0,
+    levels: Levels = ((1, 0.0, 0.0),),
 ) -> Cost:
     """Predict the cost of one call by one algorithm.
 
@@ -56,9 +60,10 @@ def predict(
         The size of the whole array: the operand of reduce_scatter, the result of all_gather.
     ranks : int
     alpha_s, beta_s_per_byte, gamma_s_per_byte : float
-        Latency, time to send a byte, and time to add a byte. For ``hierarchical``, between hosts.
-    ranks_per_host, inside_alpha_s, inside_beta_s_per_byte
-        For ``hierarchical`` only: ranks per host, and the link inside a host.
+        Latency, time to send a byte, and time to add a byte. For ``hierarchical``, between the outermost domains.
+    levels : sequence of (int, float, float)
+        For ``hierarchical`` only, from the inside: how many of the level below are in each domain (the ranks of a host,
+        the hosts of a rack), and alpha and beta inside it.
 
     Returns
     -------
@@ -82,7 +87,8 @@ def predict(
         return min(predict(operation, name, n, p, a, b, g) for name in candidates(operation, n, p, a, b))
     name, _, option = algorithm.partition(":")
     if name == "hierarchical":
-        return _hierarchical(n, p, a, b, g, option, ranks_per_host, inside_alpha_s, inside_beta_s_per_byte)
+        found = [cost for _, _, cost in level_costs(n, p, a, b, g, option, levels)]
+        return Cost(sum(x.time_s for x in found), sum(x.messages for x in found), sum(x.bytes for x in found))
     if name == "shared":  # no messages: two barriers, and every byte is copied in and out
         return Cost(2 * a + 2 * n * b, 0, 0.0)
     if name == "reproducible" and option == "tree":  # rank 0's first child has half of the ranks' nodes, one if p = 2^k
@@ -199,18 +205,31 @@ def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b:
     return Cost(rounds * (both * (a + n / k * b) + up * n / k * g), sent * k, sent * n)
 
 
-def _hierarchical(
-    n: float, p: int, a: float, b: float, g: float, option: str, lanes: int, inside_a: float, inside_b: float
-) -> Cost:
-    inside, _, between = (option or LEVELS).partition(",")
-    hosts = p // lanes
-    if hosts * lanes != p:
-        raise MeshError(f"{p} ranks with {lanes} on each host; needed: the same number on every host")
-    parts = [predict("all_reduce", between, n / lanes, hosts, a, b, g)]
-    parts += [predict(operation, inside, n, lanes, inside_a, inside_b, g)
-              for operation in ("reduce_scatter", "all_gather")]  # fmt: skip
-    counted = parts[:1] if inside == "native" else parts  # messages inside the transport are not counted
-    return Cost(sum(x.time_s for x in parts), sum(x.messages for x in counted), sum(x.bytes for x in counted))
+def level_costs(
+    n: float, p: int, a: float, b: float, g: float, option: str, levels: Levels
+) -> list[tuple[str, int, Cost]]:
+    """The algorithm, the number of members of a domain, and the cost, of each level and of the last all-reduce.
+
+    Arguments as in `predict`. Messages inside the transport's own collectives are not counted.
+    """
+    *inside, last = names_of(option, len(levels))
+    found = []
+    for name, (size, alpha, beta) in zip(inside, levels, strict=False):
+        if p % size:
+            raise MeshError(f"{p} ranks with {size} in each domain; needed: the same number on every host")
+        calls = ("all_reduce",) if name == "tree" else ("reduce_scatter", "all_gather")
+        times, messages, sent = zip(*(predict(call, name, n, size, alpha, beta, g) for call in calls), strict=True)
+        counted = name != "native"
+        found.append((name, size, Cost(sum(times), counted * sum(messages), counted * sum(sent))))
+        n, p = n if name == "tree" else n / size, p // size
+    return [*found, (last, p, predict("all_reduce", last, n, p, a, b, g))]
+
+
+def hierarchies(levels: int) -> list[str]:
+    """The hierarchical algorithms that `auto` predicts: shared memory inside hosts, and any others outside."""
+    middle = [name for name in INSIDE if name not in ("shared", "native")]
+    choices = [["shared"], *[middle] * (levels - 1), [name for name in BETWEEN if name != "native"]]
+    return [f"hierarchical:{','.join(names)}" for names in itertools.product(*choices)]
 
 
 def best_segments(n: float, rounds: float, alpha_s: float, beta_s_per_byte: float) -> int:

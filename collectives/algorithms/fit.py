@@ -21,7 +21,7 @@ import statistics
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +29,11 @@ from ..transports.protocol import Communicator, Request
 from ..transports.request import answer
 from ..transports.shared_memory.communicator import shared_memory
 from ..transports.steps import finish, swap
-from .costs import candidates, predict
-from .hierarchical import Hosts
+from .costs import Levels, candidates, hierarchies, predict
+from .hierarchical import Level
 from .table import OPERATIONS, steps_of
 
-__all__ = ["Fit", "Levels", "measure"]
+__all__ = ["Fit", "measure"]
 
 SHORT_BYTES, LONG_BYTES = 64, 128 * 1024
 TIMED_BYTES = tuple(1 << k for k in (10, 12, 14, 17))
@@ -52,16 +52,6 @@ BUDGET_BYTES, BUDGET_S = 16 * 1000 * 1000, 5.0
 Table = dict[str, list[tuple[int, float]]]
 
 
-class Levels(NamedTuple):
-    """Latency and bandwidth inside and between hosts, if all hosts have the same number of ranks, at least two."""
-
-    ranks_per_host: int
-    inside_alpha_s: float
-    inside_beta_s_per_byte: float
-    alpha_s: float
-    beta_s_per_byte: float
-
-
 class Fit:
     """The measurements of an axis, the same on all its ranks.
 
@@ -73,8 +63,10 @@ class Fit:
         Measured times of ``native`` and ``shared``, for each operation.
     errors : dict of str to list of (bytes, factor)
         For each operation: measured time divided by predicted time of the predicted best, at small sizes.
-    levels : Levels or None
-        None unless several hosts have several ranks each.
+    levels : sequence of (int, float, float)
+        As in `predict`; () unless several domains have several members each.
+    outermost : (float, float)
+        Latency and time to send a byte between the outermost domains.
     """
 
     def __init__(
@@ -84,7 +76,8 @@ class Fit:
         beta_s_per_byte: float,
         gamma_s_per_byte: float,
         timed: dict[str, Table],
-        levels: Levels | None = None,
+        levels: Levels = (),
+        outermost: tuple[float, float] = (0.0, 0.0),
         errors: dict[str, list[tuple[int, float]]] | None = None,
     ):
         self.ranks = ranks
@@ -92,7 +85,7 @@ class Fit:
         self.beta_s_per_byte = beta_s_per_byte
         self.gamma_s_per_byte = gamma_s_per_byte
         self.timed = timed
-        self.levels = levels
+        self.levels, self.outermost = levels, outermost
         self.errors = errors or {}
         self._chosen: dict[tuple[str, int], str] = {}
 
@@ -103,14 +96,11 @@ class Fit:
     def times(self, operation: str, size_bytes: int) -> dict[str, float]:
         """The predicted time of every candidate, in seconds."""
         found = self.modelled(operation, size_bytes)
-        if self.levels is not None and operation == "all_reduce":
-            lanes, inside_alpha, inside_beta, alpha, beta = self.levels
-            for name in (f"hierarchical:shared,{between}" for between in ("ring", "recursive_doubling",
-                                                                          "halving_doubling")):  # fmt: skip
-                found[name] = predict(
-                    operation, name, size_bytes, self.ranks, alpha, beta, self.gamma_s_per_byte, ranks_per_host=lanes,
-                    inside_alpha_s=inside_alpha, inside_beta_s_per_byte=inside_beta,
-                ).time_s  # fmt: skip
+        if self.levels and operation == "all_reduce":
+            alpha_s, beta = self.outermost
+            for name in hierarchies(len(self.levels)):
+                found[name] = predict(operation, name, size_bytes, self.ranks, alpha_s, beta, self.gamma_s_per_byte,
+                                      levels=self.levels).time_s  # fmt: skip
         error = self._error(operation, size_bytes)
         found = {name: error * seconds for name, seconds in found.items()}
         for name, table in self.timed.items():
@@ -176,7 +166,7 @@ def _usual(runs: Sequence[tuple[Run, int]], before: Run) -> list[float]:
     return [statistics.median(seen) for seen in found]
 
 
-def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
+def measure(native: Communicator, messages: Communicator, hosts: Level) -> Fit:
     """Measure an axis. All ranks of the group call it.
 
     Parameters
@@ -185,17 +175,16 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
         The communicator whose own collectives are timed.
     messages : Communicator
         The channel of the algorithms' messages.
-    hosts : Hosts
-        The ranks of the group by host.
+    hosts : Level
+        The ranks of the group by host, rack and so on.
 
     Returns
     -------
     Fit
     """
     clock, p = _Clock(native, messages), messages.size
-    groups = [messages]
-    if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
-        groups += [hosts.inside, hosts.between]
+    inside, last = _groups(hosts)
+    groups = [messages, *(group for group in inside if group.size > 1), *last]
     runs = [clock.repeated(_exchange(group, n), (group.size - 1).bit_length() * n)
             for group in groups for n in (SHORT_BYTES, LONG_BYTES)]  # fmt: skip
     x = np.zeros(LONG_BYTES // 8, np.float32)
@@ -207,14 +196,28 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     timed = list(_unmodelled_runs(unmodelled, clock))
     found = clock.agreed([*runs, *(run for _, run in timed)])
     steps = [found[2 * k + i] / (group.size - 1).bit_length() for k, group in enumerate(groups) for i in (0, 1)]
-    (link, *levels) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
+    (link, *lines) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
+    levels = [(group.size, *(lines.pop(0) if group.size > 1 else (0.0, 0.0))) for group in inside]
     tables: dict[str, Table] = {name: {} for name in unmodelled}
     for ((name, op, size_bytes), _), seconds in zip(timed, found[len(runs) :], strict=True):
         tables[name].setdefault(op, []).append((size_bytes, seconds))
     adding = found[2 * len(groups)] / x.nbytes
-    fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    fit = Fit(p, *link, adding, tables, levels, lines[0] if levels else (0.0, 0.0))
     _try_models(fit, clock)
     return fit
+
+
+def _groups(level: Level) -> tuple[list[Communicator], list[Communicator]]:
+    """The groups of the even levels, and the one between the outermost; none where no domain has several members."""
+    inside: list[Communicator] = []
+    last: list[Communicator] = []
+    sizes = level.sizes
+    while len(inside) < len(sizes) and level.between is not None and level.between.size > 1:
+        inside, last = [*inside, level.inside], [level.between]
+        if level.above is None:
+            break
+        level = level.above
+    return (inside, last) if any(group.size > 1 for group in inside) else ([], [])
 
 
 class _Clock:
@@ -305,7 +308,7 @@ def _line(short_s: float, long_s: float) -> tuple[float, float]:
     return max(short_s - SHORT_BYTES * beta, 1e-9), beta
 
 
-def _memory(group: Communicator, hosts: Hosts) -> Communicator | None:
+def _memory(group: Communicator, hosts: Level) -> Communicator | None:
     """A communicator by shared memory; None if the ranks are on several hosts, or are threads of one process."""
     if hosts.count > 1:
         return None

@@ -19,21 +19,31 @@ from ..transports.queue import Queue
 from ..transports.steps import Steps
 from .choices import Choices, settled
 from .fit import Fit, measure
-from .hierarchical import Hosts
+from .hierarchical import Level, domains_of
 from .table import OPERATIONS, steps_of
 
 __all__ = ["Channel", "Selected"]
 
 
 class Channel(Queue):
-    """The channel of the algorithms: a duplicate of a group, with its hosts and measurements, which are made once."""
+    """The channel of the algorithms: a duplicate of a group, with its levels and measurements, which are made once.
 
-    def __init__(self, base: Communicator, like: Channel | None = None):
+    Parameters
+    ----------
+    base : Communicator
+    like : Channel, optional
+        A channel between the same ranks, whose levels and measurements hold here.
+    topology : Topology, optional
+        The levels; without one, they are the hosts, and what the launcher tells.
+    """
+
+    def __init__(self, base: Communicator, like: Channel | None = None, topology: Any = None):
         super().__init__()
         self.base = base
-        self._like = like  # a channel between the same ranks, whose fit is used here
+        self.topology: Any = topology if like is None else like.topology
+        self._like = like
         self._messages: Communicator | None = None
-        self._hosts: Hosts | None = None
+        self._levels: Level | None = None
         self._fit: Fit | None = None
         self._choices: dict[str, Choices] = {}
 
@@ -49,12 +59,12 @@ class Channel(Queue):
         return made
 
     @property
-    def hosts(self) -> Hosts:
-        """The ranks by host. All ranks find this out at the first use."""
-        if self._hosts is None:
-            group = self.messages
-            self._hosts = Hosts(group, lambda members, name: self._counted(group.subgroup(members, name)))
-        return self._hosts
+    def levels(self) -> Level:
+        """The ranks by host, by rack and so on. All ranks make its groups at the first use."""
+        if self._levels is None:
+            group, domains = self.messages, domains_of(self.base, self.topology)
+            self._levels = Level(group, domains, lambda members, name: self._counted(group.subgroup(members, name)))
+        return self._levels
 
     @property
     def fit(self) -> Fit:
@@ -63,7 +73,7 @@ class Channel(Queue):
             return self._like.fit
         if self._fit is None:
             self.drain()
-            self._fit = measure(self.base, self.messages, self.hosts)
+            self._fit = measure(self.base, self.messages, self.levels)
         return self._fit
 
     def choices(self, table: str = "") -> Choices:
@@ -73,7 +83,7 @@ class Channel(Queue):
         found = self._choices.get(table)
         if found is None:
             self.drain()
-            found = self._choices[table] = settled(self.base, self.hosts, table)
+            found = self._choices[table] = settled(self.base, self.levels, table, self.topology)
         return found
 
     def settled(self, table: str) -> Choices | None:

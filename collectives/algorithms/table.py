@@ -14,7 +14,7 @@ name                                  algorithm
 ``pipelined``, ``pipelined:S``        `trees`: a chain, S segments
 ``pipelined_tree``, ``...:S``         `trees`: a binary tree, S segments
 ``double_tree``, ``double_tree:S``    `trees`: two binary trees, S segments in each
-``hierarchical``, ``...:INSIDE,BETWEEN``  `hierarchical`: an algorithm for each level; the default is ``shared,ring``
+``hierarchical``, ``...:A,B,C``       `hierarchical`: an algorithm for each level (hosts, racks), and one between them
 ``shared``                            `transports.shared_memory`: memory shared by the ranks of one host
 ``reproducible``, ``...:tree``        `reproducible`: the same bits for any number of ranks; ``tree`` for short arrays
 ====================================  ==============================================================================
@@ -62,19 +62,17 @@ def _segments(option: str) -> int | None:
     return _number(option, "the number of segments") if option else None
 
 
-def _levels(option: str) -> tuple[str, str]:
-    inside, _, between = (option or hierarchical.LEVELS).partition(",")
-    if inside not in hierarchical.INSIDE or between not in hierarchical.BETWEEN:
-        raise ValueError(
-            f"needed: INSIDE,BETWEEN, one of {', '.join(hierarchical.INSIDE)} inside a host and one of "
-            f"{', '.join(hierarchical.BETWEEN)} between hosts"
-        )
-    return inside, between
-
-
 def _hierarchical(option: str) -> Algorithm:
-    inside, between = _levels(option)
-    return lambda channel, r, x, out: hierarchical.all_reduce(channel.hosts, r, x, out, inside, between)
+    if option:
+        first, *middle, last = option.split(",") if "," in option else (option, "")
+        outside = [name for name in hierarchical.INSIDE if name != "shared"]
+        if first not in hierarchical.INSIDE or last not in hierarchical.BETWEEN or not {*middle} <= {*outside}:
+            raise ValueError(
+                f"needed: INSIDE,BETWEEN or INSIDE,MORE,BETWEEN: one of {', '.join(hierarchical.INSIDE)} inside a "
+                f"host, of {', '.join(outside)} inside a rack, and so on, and of {', '.join(hierarchical.BETWEEN)} at "
+                "the end"
+            )
+    return lambda channel, r, x, out: hierarchical.all_reduce(channel.levels, r, x, out, option)
 
 
 def _reproducible(option: str) -> Algorithm:

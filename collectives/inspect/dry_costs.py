@@ -67,13 +67,10 @@ def costs(call: str, bytes: int, ranks: tuple[int, ...], machine: Topology | Non
     for name in candidates(call, n, p, a, b):
         if p > 1:
             yield name.partition(":")[0], predict(call, name, n, p, a, b, g)
-    hosts = [] if machine is None else machine.hosts(ranks)
-    if machine is not None and call == "all_reduce" and len(hosts) > 1 and hosts[0] > 1 and len(set(hosts)) == 1:
-        inside = machine.inside
-        yield "hierarchical", predict(
-            call, "hierarchical", n, p, a, b, g, ranks_per_host=hosts[0], inside_alpha_s=inside.latency_s,
-            inside_beta_s_per_byte=1 / inside.bytes_per_s,
-        )  # fmt: skip
+    if machine is not None and call == "all_reduce":
+        levels = machine.links(ranks)[0]
+        if any(size > 1 for size, *_ in levels):
+            yield "hierarchical", predict(call, "hierarchical", n, p, a, b, g, levels=levels)
 
 
 def _others(call: str, n: float, p: int, a: float, b: float) -> Iterator[tuple[str, Cost]]:

@@ -27,7 +27,7 @@ from ..transports.dry import DryCommunicator
 from ..transports.request import Request, given_bytes, shown, whole_bytes
 from ..world import World
 from .dry_costs import costs
-from .topology import Topology
+from .topology import Topology, short_time
 
 __all__ = ["DryRun", "Prediction", "DryTraffic", "dry"]
 
@@ -312,7 +312,7 @@ class DryRun:
         for t, choices in self._choices().items():
             head = (t.axis, str(t.ranks), t.direction, t.operation, t.by, f"{t.calls:,}", f"{t.bytes:,}")
             for i, p in enumerate(choices):
-                time = "" if p.time_s is None else _seconds(p.time_s)
+                time = "" if p.time_s is None else short_time(p.time_s)
                 table.append((*(head if i == 0 else [""] * len(head)), p.algorithm, f"{p.messages:,.0f}",
                               f"{p.sent_bytes:,.0f}", time))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -323,9 +323,9 @@ class DryRun:
         if self.topology is not None:
             used = dict.fromkeys(p.algorithm for p in self.predictions() if p.traffic.operation == "all_reduce")
             if used:
-                each = ", ".join(f"{name} {_seconds(self.time_s(name))}" for name in used)
+                each = ", ".join(f"{name} {short_time(self.time_s(name))}" for name in used)
                 lines.append(f"  in all, by the algorithm of the all-reduces: {each}")
-            lines.append(f"  in all, the fastest of each: {_seconds(self.time_s())}")
+            lines.append(f"  in all, the fastest of each: {short_time(self.time_s())}")
         return "\n".join(lines)
 
 
@@ -337,14 +337,8 @@ def _machine(topology: Topology | None) -> str:
     if topology is None:
         return ""
     links = ", ".join(
-        f"{name} {_seconds(link.latency_s)} and {link.bytes_per_s / 1e9:g} GB/s"
-        for name, link in (("inside", topology.inside), ("between", topology.between))
-    )
+        f"{name} {short_time(link.latency_s)} and {link.bytes_per_s / 1e9:g} GB/s"
+        for name, link in (("inside", topology.inside), ("between", topology.between),
+                           *((f"between each {number}", link) for number, link in topology.outer))
+    )  # fmt: skip
     return f" on hosts of {topology.ranks_per_host}: {links}"
-
-
-def _seconds(time_s: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if time_s >= size or unit == "us":
-            return f"{time_s / size:.3g} {unit}"
-    return ""

@@ -227,6 +227,19 @@ def launched_by(environment: Mapping[str, str]) -> str:
     return _PMIX_LAUNCHERS[1] if "PMIX_RANK" in environment else "srun --mpi=pmi2" if "PMI_RANK" in environment else ""
 
 
+def place_of(environment: Mapping[str, str]) -> list[str]:
+    """Where this host is, from the outside inwards: the parts of ``RINGTAPE_PLACE``, else Slurm's switches above it.
+
+    Examples
+    --------
+    >>> place_of({"RINGTAPE_PLACE": "row1/rack3"}), place_of({"SLURM_TOPOLOGY_ADDR": "core.leaf2.node17"})
+    (['row1', 'rack3'], ['core', 'leaf2'])
+    """
+    if given := value("RINGTAPE_PLACE", environment):
+        return [part for part in given.split("/") if part]
+    return environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")[:-1]
+
+
 def launched_on_host(environment: Mapping[str, str], otherwise: int) -> int:
     """The number of ranks on this host; `otherwise` if the launcher does not set it."""
     names = [*_ON_HOST_VARIABLES, *["SLURM_STEP_NUM_TASKS"] * (environment.get("SLURM_STEP_NUM_NODES") == "1")]

@@ -1,4 +1,4 @@
-"""Deadlocks: which ranks wait for ever, and what they are told. The decision and the texts are those of all transports.
+"""Deadlocks: which ranks wait for ever, and what they are told. The texts are those of all transports.
 
 - *Threads.* The rank that waits, ends or fails last sees that all ranks wait (`transports.threads.waiting`).
 - *MPI.* The monitor of the first rank collects the states of all ranks twice (`deadlock`). `deadlocked` finds a set of

@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
         axis = mesh.axis(name)
         channel = _channel(axis)
         # the groups of one axis can have different shapes; that of rank 0 is stored, and decides on all ranks
-        shape = everyone.exchange(shape_of(channel.base, channel.hosts).encode())[0].decode()
+        shape = everyone.exchange(shape_of(channel.base, channel.levels).encode())[0].decode()
         if axis.size == 1 or shape in measured:
             continue
         measured.add(shape)

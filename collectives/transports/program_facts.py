@@ -73,6 +73,7 @@ def facts(everyone: Communicator, kind: str, data: bool, block: str | None) -> d
     threads = {name: given[name] for name in NUMBERS_OF_THREADS if name in given}
     return {
         "rank": int(everyone.index), "size": int(everyone.size), "kind": kind, "hosts": list(map(int, everyone.hosts)),
+        "domains": [list(map(int, level)) for level in everyone.domains],
         "data": data, "block": block, "program": None if program is None else program.path,
         "module": None if program is None else program.module, "arguments": sys.argv[1:], "folder": os.getcwd(),
         "files": new_files({}),
@@ -172,6 +173,9 @@ def _check_job(line: Any) -> None:
         raise ValueError(f"rank {rank!r} of {size!r}")
     if not all(_is_int(host) and 0 <= host < size for host in hosts):
         raise ValueError("hosts that are no ranks")
+    if not all(len(level) == size and all(_is_int(each) and 0 <= each <= size for each in level)
+               for level in line["domains"]):  # fmt: skip
+        raise ValueError("domains that are no ranks")
     kinds = [kind for kind in JOBS if job_of(kind).has_processes or job_of(kind).runs_programs]
     if line["kind"] not in kinds or type(line["data"]) is not bool:
         raise ValueError(f"data {line['data']!r}, kind {line['kind']!r}")

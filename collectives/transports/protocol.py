@@ -251,6 +251,14 @@ class Communicator:
         """For each rank, the lowest world rank on its host. Ranks that can share memory are on one host."""
         return (0,) * self.size
 
+    @property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        """Outside hosts, as far as the launcher tells: for each level, from the inside, a number for each rank.
+
+        Ranks with one number are in one rack, one row and so on; 0 is unknown.
+        """
+        return ()
+
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         """A channel of some of this group's ranks, in the order given. Only its members call this."""
         places = check_members(members, self.index, self.size, name, self.name)
@@ -686,6 +694,10 @@ class Wrapper(Communicator):
     @property
     def hosts(self) -> tuple[int, ...]:
         return self.base.hosts
+
+    @property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        return self.base.domains
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return self.base.subgroup(members, name)

@@ -84,6 +84,10 @@ class MpiCommunicator(HostTransport):
         return tuple(self._groups.hosts[rank] for rank in self.ranks)
 
     @property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(level[rank] for rank in self.ranks) for level in self._groups.domains)
+
+    @property
     def device_state(self) -> dict[Any, Any]:
         return self._groups.devices
 

@@ -62,11 +62,13 @@ class Groups:
         Makes the rank wait for the others, also while a communicator is made.
     hosts : tuple of int
         For each rank of the world, the lowest rank on its host; see `Communicator.hosts`.
+    domains : tuple of tuple of int
+        See `Communicator.domains`.
     """
 
-    def __init__(self, waits: Waits, hosts: tuple[int, ...] = (0,)):
+    def __init__(self, waits: Waits, hosts: tuple[int, ...] = (0,), domains: tuple[tuple[int, ...], ...] = ()):
         self.waits = waits
-        self.hosts = hosts
+        self.hosts, self.domains = hosts, domains
         self._ranks: dict[str, tuple[int, ...]] = {}  # of communicators and memory, by key
         self._memories: dict[str, Memory] = {}  # by key
         self._numbers: dict[str, int] = {}  # of the memory of each channel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -16,6 +17,7 @@ from autograd.errors import CommunicationError, RankFailed
 from ...job.activity import Activity, Channel, Departure, forked_text
 from ...job.ending import Ending
 from ...job.failure import process
+from ...job.launcher import place_of
 from ...job.marks import digest_of
 from ...job.monitor import Monitor
 from .. import unsent
@@ -32,6 +34,7 @@ __all__ = ["MpiWorld"]
 _PAUSE_S = 0.0002  # between two checks whether the other ranks have closed the world; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.01
 _ROUNDS = 8  # of comparing two clocks
+_MOST_LEVELS = 4  # of `RINGTAPE_PLACE`
 _QUIET_S = 1.0  # how long messages of an epoch that is over may be under way
 
 
@@ -80,8 +83,8 @@ class MpiWorld:
         if raises and has_monitor and is_available():
             self._tolerance = self._waits.tolerance = tolerance()
         self._control = self._new_control(MPI.COMM_WORLD.Dup())
-        hosts = _hosts(self._control.comm)
-        self._groups = Groups(self._waits, hosts)
+        hosts, domains = _places(self._control.comm)
+        self._groups = Groups(self._waits, hosts, domains)
         self.is_on_first_host = hosts[rank] == 0
         if rank in hosts:
             process.report_hosts(len(set(hosts)), hosts.count(rank), _origin_ns(self._control.comm, hosts))
@@ -134,7 +137,7 @@ class MpiWorld:
             members, self.all_finished = monitor.agree(finished)
             old.refuse(revokes=False)
             activity.begin_epoch(members)
-            self._groups = Groups(self._waits, self._hosts_of(members))
+            self._groups = Groups(self._waits, self._hosts_of(members), self._groups.domains)
             self.communicator = self._made(None)
         else:
             with monitor.lock:
@@ -152,7 +155,7 @@ class MpiWorld:
                 }
                 activity.begin_epoch(renewal.members)
                 self.all_finished = renewal.all_finished
-                self._groups = Groups(self._waits, self._hosts_of(renewal.members))
+                self._groups = Groups(self._waits, self._hosts_of(renewal.members), self._groups.domains)
                 self.communicator = self._made(renewal.data)
                 old.keep(self._control.comm, Channel(f"control {old_epoch}", "control", self._control.ranks))
                 self._control = self._new_control(renewal.control)
@@ -348,15 +351,23 @@ class MpiWorld:
         return not has_failed
 
 
-def _hosts(comm: Any) -> tuple[int, ...]:
-    """For each rank, the lowest rank on its host. Ranks are on one host if they can share memory. All ranks call it."""
+def _places(comm: Any) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """`Communicator.hosts` and `Communicator.domains` of all ranks, which call it together.
+
+    Ranks are on one host if they can share memory. A domain has the number of its lowest rank, plus 1.
+    """
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    lowest = np.array(comm.Get_rank())
-    here.Bcast(lowest, 0)
+    place, mine = place_of(os.environ)[:_MOST_LEVELS], np.zeros(1 + _MOST_LEVELS, np.uint64)
+    mine[0] = comm.Get_rank()
+    here.Bcast(mine[:1], 0)
     here.Free()
-    hosts = np.empty(comm.Get_size(), lowest.dtype)
-    comm.Allgather(lowest, hosts)
-    return tuple(hosts.tolist())
+    mine[1 : 1 + len(place)] = [digest_of("/".join(place[:n])) for n in range(len(place), 0, -1)]
+    found = np.empty((comm.Get_size(), mine.size), mine.dtype)
+    comm.Allgather(mine, found)
+    hosts, *levels = found.T.tolist()
+    return tuple(hosts), tuple(
+        tuple(level.index(digest) + 1 if digest else 0 for digest in level) for level in levels if any(level)
+    )
 
 
 def _origin_ns(comm: Any, hosts: tuple[int, ...]) -> int:

@@ -116,9 +116,9 @@ class Replay(RankReplay):
 class ReplayCommunicator(DryCommunicator):
     """A channel of a replayed rank. All its calls go to the `Replay` of the thread."""
 
-    def __init__(self, replay: Replay, hosts: Sequence[int], index: int, ranks: tuple[int, ...], name: str):
+    def __init__(self, replay: Replay, index: int, ranks: tuple[int, ...], name: str):
         super().__init__(index, ranks, name, self._not_observed, dry=False)
-        self._replay, self._hosts = replay, tuple(hosts)
+        self._replay = replay
         self.are_processes = replay.record.of_processes
         self.checks = None if self.size == 1 else Checks()
 
@@ -130,10 +130,15 @@ class ReplayCommunicator(DryCommunicator):
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        return tuple([self._hosts[rank] for rank in self.ranks])
+        hosts = self._replay.record.any["hosts"]
+        return tuple([hosts[rank] for rank in self.ranks])
+
+    @property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple([level[rank] for rank in self.ranks]) for level in self._replay.record.any["domains"])
 
     def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> ReplayCommunicator:
-        return ReplayCommunicator(self._replay, self._hosts, ranks.index(self.ranks[self.index]), ranks, name)
+        return ReplayCommunicator(self._replay, ranks.index(self.ranks[self.index]), ranks, name)
 
     def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         if self.checks is not None:
@@ -155,9 +160,8 @@ class ReplayJob(Job):
     def _communicator(self, rank: int) -> ReplayCommunicator:
         known = self._differences.ranks.get(rank)
         replay = known if isinstance(known, Replay) else Replay(self._record, rank, self._differences)
-        hosts = self._record.any["hosts"]
         observers[get_ident()] = self._differences.of_threads[get_ident()] = replay
-        return ReplayCommunicator(replay, hosts, rank, tuple(range(self.size)), "world")
+        return ReplayCommunicator(replay, rank, tuple(range(self.size)), "world")
 
     def run(
         self, program: Callable[..., Any], args: tuple[Any, ...], begin: Callable[[Communicator], None]

@@ -188,7 +188,8 @@ class OrderJob(ThreadsJob):
 
     def _world(self) -> LocalWorld:
         facts = self._order.record.any
-        of = StandsFor(tuple(facts["hosts"]), self._order.record.of_processes, self._order.record.choices)
+        domains = tuple(map(tuple, facts["domains"]))
+        of = StandsFor(tuple(facts["hosts"]), domains, self._order.record.of_processes, self._order.record.choices)
         return LocalWorld(self.size, self._raises, of)
 
     @classmethod

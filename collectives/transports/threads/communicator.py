@@ -36,9 +36,10 @@ T = TypeVar("T")
 
 
 class StandsFor(NamedTuple):
-    """The job that ranks on threads stand for, in a replay: its hosts, its kind, and the tables of ``auto``."""
+    """The job that ranks on threads stand for, in a replay: its places, its kind, and the tables of ``auto``."""
 
     hosts: tuple[int, ...]
+    domains: tuple[tuple[int, ...], ...]
     are_processes: bool
     choices: Mapping[str, Any]
 
@@ -164,6 +165,13 @@ class LocalCommunicator(HostTransport):
     def hosts(self) -> tuple[int, ...]:
         of = self._world.stands_for
         return super().hosts if of is None else tuple([of.hosts[rank] for rank in self.ranks])
+
+    @property
+    def domains(self) -> tuple[tuple[int, ...], ...]:
+        of = self._world.stands_for
+        if of is None:
+            return super().domains
+        return tuple(tuple([level[rank] for rank in self.ranks]) for level in of.domains)
 
     def __del__(self) -> None:
         self._world.drop(self.key, self._channel)

@@ -12,7 +12,8 @@ from collectives.algorithms import algorithms_of
 from collectives.algorithms.selected import Channel, Selected
 
 OPTIONS = {"tree": ("", ":1", ":3"), "pipelined": ("", ":4"), "pipelined_tree": ("", ":3"), "double_tree": ("", ":3"),
-           "hierarchical": ("", ":ring,ring", ":native,ring", ":halving_doubling,recursive_doubling"),
+           "hierarchical": ("", ":ring,ring", ":native,ring", ":halving_doubling,recursive_doubling",
+                            ":tree,tree"),
            "reproducible": ("", ":tree")}  # fmt: skip
 
 

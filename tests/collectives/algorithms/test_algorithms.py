@@ -19,7 +19,6 @@ from autograd.layouts.partition import parts
 from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, table
 from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates
-from collectives.algorithms.fit import Levels
 from collectives.algorithms.selected import Channel, Selected
 from collectives.testing import Case, Setting, check
 from collectives.transports import steps
@@ -156,10 +155,10 @@ def test_formulas() -> None:
     assert predict("all_reduce", "recursive_doubling", n, 3, a, b, g).time_s == pytest.approx(
         1 * (a + n * b + n * g) + 2 * a + 2 * n * b + n * g
     )
-    two = predict("all_reduce", "hierarchical:ring,ring", n, 8, a, b, 0.0, ranks_per_host=2)
+    two = predict("all_reduce", "hierarchical:ring,ring", n, 8, a, b, 0.0, levels=[(2, 0.0, 0.0)])
     assert two.time_s == pytest.approx(2 * 3 * a + 2 * (n / 2) * 3 / 4 * b)
     with pytest.raises(MeshError, match="same number on every host"):
-        predict("all_reduce", "hierarchical", n, 7, a, b, ranks_per_host=2)
+        predict("all_reduce", "hierarchical", n, 7, a, b, levels=[(2, 0.0, 0.0)])
     assert predict("all_reduce", "native", n, 8, a, b, g).time_s == min(
         predict("all_reduce", name, n, 8, a, b, g).time_s
         for name in ("ring", "recursive_doubling", "halving_doubling", "tree", "double_tree:1")
@@ -349,7 +348,7 @@ def test_auto_takes_the_predicted_best() -> None:
     assert long == "ring" and times[long] <= 1.05 * min(times.values()) < 0.7 * times["recursive_doubling"]
     assert fit.choose("all_reduce", 1 << 17) == min(fit.times("all_reduce", 1 << 17), key=fit.times(
         "all_reduce", 1 << 17).__getitem__)  # fmt: skip
-    hosts = Fit(8, 50e-6, 4.0 / 62.5e6, 1e-10, {}, Levels(2, 1e-6, 1e-9, 50e-6, 2.0 / 62.5e6))
+    hosts = Fit(8, 50e-6, 4.0 / 62.5e6, 1e-10, {}, [(2, 1e-6, 1e-9)], (50e-6, 2.0 / 62.5e6))
     assert hosts.choose("all_reduce", 1 << 25).startswith("hierarchical:shared,")
     assert hosts.choose("reduce_scatter", 1 << 25) in ("ring", "halving_doubling", "recursive_doubling")
     native = Fit(8, 50e-6, 1.0 / 62.5e6, 1e-10, {"native": {"all_reduce": [(1024, 1e-6), (2048, 2e-6)]}})
@@ -439,9 +438,9 @@ def test_auto_measures_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         with cc.Mesh(dp=4, algorithm="auto") as mesh:
             group: Any = mesh.axis("dp").group
             fit = group.channel.fit
-            assert fit.levels.ranks_per_host == 2 and "hierarchical:shared,ring" in fit.times("all_reduce", 4096)
+            assert fit.levels[0][0] == 2 and "hierarchical:shared,ring" in fit.times("all_reduce", 4096)
             fit.timed.clear()
-            fit.levels = fit.levels._replace(inside_alpha_s=0.0, alpha_s=0.0, beta_s_per_byte=0.0)
+            fit.levels, fit.outermost = [(2, 0.0, fit.levels[0][2])], (0.0, 0.0)
             assert fit.choose("all_reduce", 40).startswith("hierarchical")
             return cc.all_reduce(np.ones(5), "dp").numpy().tolist(), fit.levels
 

@@ -34,15 +34,17 @@ def test_rows_hold_up_to_their_size(operation: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "chosen"),
     [
-        ((1, 4, 4, True), ["native", "shared", "shared"]),
-        ((2, 2, 4, True), ["native", "native", "hierarchical"]),
-        ((2, 2, 5, True), ["native"] * 3),  # the hosts have different numbers of ranks
-        ((4, 1, 4, True), ["native"] * 3),
-        ((1, 4, 4, False), ["native"] * 3),
-        ((1, 1, 1, True), ["native"] * 3),
+        ((1, [4], 4, True), ["native", "shared", "shared"]),
+        ((2, [2], 4, True), ["native", "native", "hierarchical:shared,ring"]),
+        ((2, [], 5, True), ["native"] * 3),  # the hosts have different numbers of ranks
+        ((4, [1], 4, True), ["native"] * 3),
+        ((4, [1, 2], 4, True), ["native", "native", "hierarchical:shared,ring,ring"]),  # two racks
+        ((4, [2, 4], 8, True), ["native", "native", "hierarchical:shared,ring"]),  # one rack
+        ((1, [4], 4, False), ["native"] * 3),
+        ((1, [1], 1, True), ["native"] * 3),
     ],
 )
-def test_the_rule(shape: tuple[int, int, int, bool], chosen: list[str]) -> None:
+def test_the_rule(shape: tuple[int, list[int], int, bool], chosen: list[str]) -> None:
     choices = rule(*shape)
     assert [choices.choose("all_reduce", size) for size in (1 << 14, 1 << 15, 1 << 17)] == chosen
     assert choices.source == "rule" and choices.choose("broadcast", 1 << 20) == "native"
@@ -72,7 +74,7 @@ def test_a_file_keeps_a_table_for_each_shape(tmp_path: Path) -> None:
 
 def _shape() -> str:
     channel = Channel(cc.world())
-    return shape_of(channel.base, channel.hosts)
+    return shape_of(channel.base, channel.levels)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
@@ -85,7 +87,7 @@ def test_all_ranks_have_the_table_of_rank_0(tmp_path: Path, ranks: int, monkeypa
 
     def settle() -> Any:
         channel = Channel(cc.world())
-        found = settled(channel.base, channel.hosts, str(tmp_path / f"{int(cc.world().rank)}.json"))
+        found = settled(channel.base, channel.levels, str(tmp_path / f"{int(cc.world().rank)}.json"))
         return found.rows, found.source
 
     assert cc.run(settle, ranks) == [(TABLE, str(tmp_path / "0.json"))] * ranks

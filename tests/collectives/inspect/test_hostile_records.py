@@ -33,7 +33,8 @@ def written(here: Path, *lines: dict[str, Any], **facts: Any) -> str:
     if not program.exists():
         program.write_text("import os, sys\nprint('ran', sys.argv[1:], dict(os.environ))\n")
     usual = {
-        "rank": 0, "size": 1, "kind": "threads", "hosts": [0], "data": True, "block": None, "program": str(program),
+        "rank": 0, "size": 1, "kind": "threads", "hosts": [0], "domains": [], "data": True, "block": None,
+        "program": str(program),
         "module": None, "arguments": ["one"], "folder": str(here), "files": {"program.py": digest(program)},
         "environment": {}, "salt": "00", "variables": {}, "bits": {},
     }  # fmt: skip
@@ -182,6 +183,7 @@ def test_a_record_has_no_values_of_variables(tmp_path: Path, monkeypatch: pytest
 FACTS: dict[str, dict[str, Any]] = {
     "a rank that is none": {"rank": 1}, "a size without hosts": {"size": 10**9}, "a text as rank": {"rank": "0"},
     "hosts that are none": {"hosts": [5]}, "hosts of texts": {"hosts": ["a"]}, "another kind": {"kind": "evil"},
+    "domains that are none": {"domains": [[5]]}, "domains of no rank": {"domains": [[]]},
     "data that is no bool": {"data": 1}, "a block that is none": {"block": 3}, "a relative program": {"program": "a"},
     "a program with an end": {"program": "/a\0b"}, "a module of a path": {"module": "../a"},
     "a module that is none": {"module": "a; b"}, "a relative folder": {"folder": "a"}, "no folder": {"folder": None},
