@@ -1,7 +1,7 @@
 """The figures of the house: what an import loads, what a walk through the code enters, and what modules hold.
 
     python -m tests.documents.house                    of this tree
-    python -m tests.documents.house --before PATH      beside those of another checkout
+    python -m tests.documents.house --before 355c9b53  beside those of a commit, or of a checkout
     python -m tests.documents.house --static --json    without running programs, as JSON
 
 Static figures are read from the text of `autograd`, `collectives` and `parallel`:
@@ -511,6 +511,18 @@ def measure(tree: Path, static: bool = False) -> Figures:
     return found
 
 
+def before(name: str, static: bool) -> Figures:
+    """All figures of a folder, or of a commit, which is unpacked for them."""
+    if (Path(name) / "autograd").is_dir():
+        return measure(Path(name).resolve(), static)
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", name], check=False, capture_output=True)
+    if packed.returncode:
+        raise SystemExit(f"--before {name}: no checkout, and no commit: {packed.stderr.decode().strip()}")
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["tar", "-x", "-C", folder], check=True, input=packed.stdout)
+        return measure(Path(folder), static)
+
+
 def table(columns: dict[str, Figures]) -> str:
     """Figures side by side."""
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
@@ -525,7 +537,7 @@ def table(columns: dict[str, Figures]) -> str:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", type=Path, help="another checkout, whose figures stand beside those of this one")
+    parser.add_argument("--before", help="another checkout, or a commit, whose figures stand beside those of this one")
     parser.add_argument("--static", action="store_true", help="read the text alone, and run no walks")
     parser.add_argument("--list", action="store_true", help="list what is counted, too")
     parser.add_argument("--json", action="store_true", help="print one object")
@@ -533,7 +545,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         return worker()
-    columns = {} if args.before is None else {"before": measure(args.before.resolve(), args.static)}
+    columns = {} if args.before is None else {"before": before(args.before, args.static)}
     columns["now"] = measure(ROOT, args.static)
     print(json.dumps(columns) if args.json else table(columns))
     if args.list:
