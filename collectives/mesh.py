@@ -263,7 +263,8 @@ class Mesh:
         self._topology = topology
         self._axes: dict[Any, Axis] = {}
         self._known: list[Axis] = []
-        self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+        self.optimizers: WeakKeyDictionary[Any, tuple[int, frozenset[str]]] = WeakKeyDictionary()
+        self.optimizers_so_far = 0
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
         self.recordings = 0  # the number of tapes with a sum over ranks, see `collectives.scale`
         self.notes_lines = not self.is_alone

@@ -13,8 +13,9 @@ but ``off``:
 
 - The end of a mesh's block compares, along the axes of such objectives and optimizers, the constants that no call has
   compared yet, the hyperparameters and the R or I parameters of the optimizers, and the R or I leaves with a gradient
-  that a compared backward has seen, as a program may update them by hand. It does not do so if the block ends
-  by an exception, or in a world whose policy is ``raise``, where ranks go on without those that have failed.
+  that a compared backward has seen, as a program may update them by hand: of both, those that no rank has dropped, as
+  garbage is collected at other times on each. It does not do so if the block ends by an exception, or in a world whose
+  policy is ``raise``, where ranks go on without those that have failed.
 
 They happen the 1st, 2nd, 4th, 8th, ... time, and `step` also every `digest_every` steps. A step that changes a
 hyperparameter in between adds the new numbers to the constants that the next call along the axis compares. Under
@@ -56,7 +57,8 @@ _SAME = (I, R, C, D)
 
 
 def settle(
-    group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Part] = (), leaves: Sequence[Any] = ()
+    group: Communicator, call: str, copies: Sequence[Copy], parts: Sequence[Part] = (), leaves: Sequence[Any] = (),
+    owners: Sequence[tuple[Any, ...]] | None = None,
 ) -> list[tuple[int, ...]]:
     """Compare copies along a group. All its ranks call it.
 
@@ -71,6 +73,9 @@ def settle(
         Values that are probably meant to differ. The ranks may have different ones.
     leaves : sequence of Tensor
         The values of the first copies. An error shows the variables that hold them.
+    owners : sequence of tuple, optional
+        What the first copies are of, named alike on all ranks, where a rank may have dropped what another one still
+        holds: only copies that all ranks have are compared.
 
     Returns
     -------
@@ -93,6 +98,8 @@ def settle(
     same = len(digests)
     if any(not np.array_equal(row[:same], rows[0][:same]) for row in rows):
         copies[: len(leaves)] = map(_with_variable, copies, leaves)
+        if owners is not None:
+            copies[: len(owners)] = _held_by_all(group, owners, copies)
         mine = Statement(call, site=short_site(*find_site()), copies=tuple(copies), is_full=True)
         error = compare(group.name, group.ranks, [Statement.decode(each) for each in group.exchange(mine.encode())])
         if error is not None:
@@ -101,6 +108,15 @@ def settle(
         return [()] * len(parts)
     held = [[divmod(number, 1 << 32) for number in row[same:].tolist()] for row in rows]
     return [_holders(part, held) for part in parts]
+
+
+def _held_by_all(group: Communicator, owners: Sequence[tuple[Any, ...]], copies: Sequence[Copy]) -> list[Copy]:
+    """The copies, one of each owner, of the owners that all ranks name. All ranks of the group call it."""
+    mine = [zlib.crc32(repr(owner).encode()) for owner in owners]
+    on_all = set(mine).intersection(
+        *(np.frombuffer(each, np.int64).tolist() for each in group.exchange(np.array(mine, np.int64).tobytes()))
+    )
+    return [copy for owner, copy in zip(mine, copies, strict=False) if owner in on_all]
 
 
 def _holders(part: Part, held: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
@@ -236,10 +252,10 @@ def compare_step(optimizer: Any, mesh: Any) -> None:
         return
     indexed = [(i, p) for i, p in enumerate(optimizer.parameters) if _is_on(mesh, p)]
     if n == 1:
-        mesh.optimizers[optimizer] = frozenset(
-            name for k, name in enumerate(grid.names) if grid.sizes[k] > 1 and _is_one_model(k, indexed)
-        )
-        mesh.numbered |= mesh.optimizers[optimizer]
+        names = frozenset(name for k, name in enumerate(grid.names) if grid.sizes[k] > 1 and _is_one_model(k, indexed))
+        mesh.optimizers[optimizer] = mesh.optimizers_so_far, names
+        mesh.optimizers_so_far += 1
+        mesh.numbered |= names
     made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
     for k, name in enumerate(grid.names):
         has_numbers = _is_one_model(k, indexed)
@@ -276,7 +292,7 @@ def _is_one_model(k: int, indexed: Sequence[tuple[int, Any]]) -> bool:
 
 def note_numbers(optimizer: Any, mesh: Any) -> None:
     """Record the hyperparameters that a step has changed, for the next call along the axes where they are the same."""
-    names = mesh.optimizers.get(optimizer)
+    _, names = mesh.optimizers.get(optimizer, (0, frozenset()))
     fact = None
     for axis in mesh.known_axes() if names else ():
         if axis.size > 1 and names.issuperset(axis.names) and axis.group.checking:
@@ -299,40 +315,40 @@ def compare_end(mesh: Any) -> None:
         checks = axis.group.checks
         if is_numbered or checks.objectives:
             if checks.count_end():
-                left = _left(mesh, axis.names[0]) if is_numbered else []
-                settle(axis.group, call, left + _last_leaves(mesh, axis))
+                left = [*(_left(mesh, axis.names[0]) if is_numbered else ()), *_last_leaves(mesh, axis)]
+                settle(axis.group, call, [copy for _, copy in left], owners=[owner for owner, _ in left])
                 continue
         if modes.watching:
             compare_pending(axis.group, call)
 
 
-def _left(mesh: Any, name: str) -> list[Copy]:
+def _left(mesh: Any, name: str) -> Iterator[tuple[tuple[Any, ...], Copy]]:
     """The hyperparameters and copies of parameters of all optimizers whose numbers are the same along an axis."""
-    copies, k = [], mesh.grid.axis(name)
-    for optimizer, names in list(mesh.optimizers.items()):
+    k = mesh.grid.axis(name)
+    for optimizer, (number, names) in list(mesh.optimizers.items()):
         if name in names:
             kind = type(optimizer).__name__
-            copies += [_number(kind, word, value) for word, value in optimizer.numbers().items()]
+            for word, value in optimizer.numbers().items():
+                yield (number, word), _number(kind, word, value)
             for i, p in enumerate(optimizer.parameters):
                 if p.layout is not None and p.layout.grid is mesh.grid and not is_absent(p.array):
                     if _is_any(p.layout.labels[k], _SAME):
                         shown = p.name or f"parameter {i}"
-                        copies.append(Copy(f"{shown} of {kind}", _shown(p, shown), _digest_of(p.array), "parameter"))
-    return copies
+                        copy = Copy(f"{shown} of {kind}", _shown(p, shown), _digest_of(p.array), "parameter")
+                        yield (number, i), copy
 
 
-def _last_leaves(mesh: Any, axis: Any) -> list[Copy]:
+def _last_leaves(mesh: Any, axis: Any) -> Iterator[tuple[tuple[Any, ...], Copy]]:
     """The copies of the leaves that the compared backwards along an axis have seen, except those of optimizers."""
-    held = {id(p) for optimizer, names in mesh.optimizers.items() if names.issuperset(axis.names)
+    held = {id(p) for optimizer, (_, names) in mesh.optimizers.items() if names.issuperset(axis.names)
             for p in optimizer.parameters}  # fmt: skip
-    copies = []
-    for x in axis.group.checks.leaves():
+    for number, x in axis.group.checks.leaves():
         if id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
             if not is_absent(x.array) and all(_is_any(x.layout[name], _SAME) for name in axis.names):
                 name = x.name or f"leaf of shape {x.array.shape}"
                 shown = _shown(x, x.name or "x")
-                copies.append(Copy(f"{name} after backward", shown, _digest_of(x.array), "parameter"))
-    return copies
+                copy = Copy(f"{name} after backward", shown, _digest_of(x.array), "parameter")
+                yield ("leaf", number), copy
 
 
 def _copies_of(optimizer: Any, i: int, p: Any) -> list[Copy]:

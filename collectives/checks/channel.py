@@ -44,7 +44,7 @@ class Checks:
         The number of blocks of the mesh that ended since the first objective or optimizer.
     """
 
-    __slots__ = ("_leaves", "copies", "ends", "lines", "objectives", "parts", "sampling")
+    __slots__ = ("_leaves", "_leaves_so_far", "copies", "ends", "lines", "objectives", "parts", "sampling")
     is_quiet = False
 
     def __init__(self, *, never: bool = False):
@@ -53,7 +53,8 @@ class Checks:
         self.parts: list[Any] = []
         self.lines: dict[Any, int] = {}
         self.objectives = 0
-        self._leaves: dict[int, Any] = {}  # weak references, by the identity of the leaf
+        self._leaves: dict[int, tuple[int, Any]] = {}  # numbers and weak references, by the identity of the leaf
+        self._leaves_so_far = 0
         self.ends = 0
 
     @property
@@ -106,12 +107,15 @@ class Checks:
 
     def keep_leaves(self, leaves: Iterable[Any]) -> None:
         """Keep the leaves of an objective, as long as they live, for the comparison at the end of the block."""
-        living = {i: each for i, each in self._leaves.items() if each() is not None}
-        self._leaves = living | {id(leaf): weakref.ref(leaf) for leaf in leaves}
+        living = self._leaves = {i: each for i, each in self._leaves.items() if each[1]() is not None}
+        for leaf in leaves:
+            if id(leaf) not in living:
+                living[id(leaf)] = self._leaves_so_far, weakref.ref(leaf)
+                self._leaves_so_far += 1
 
-    def leaves(self) -> list[Any]:
-        """The leaves that were kept and live."""
-        return [leaf for each in self._leaves.values() if (leaf := each()) is not None]
+    def leaves(self) -> list[tuple[int, Any]]:
+        """The leaves that were kept and live, with their numbers, which are the same on all ranks."""
+        return [(number, leaf) for number, each in self._leaves.values() if (leaf := each()) is not None]
 
     def count_end(self) -> bool:
         """Count an end of the mesh's block, and whether copies are compared there."""

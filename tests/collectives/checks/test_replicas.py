@@ -688,6 +688,28 @@ def test_every_rank_is_told_over_mpi(on: str) -> None:
                 assert len(lines) == 1 and words in lines[0], shown
 
 
+def test_what_a_rank_has_dropped_is_not_compared() -> None:
+    """Models of several runs, of which a rank keeps another one than the others, or drops them at another time."""
+
+    def body(mesh: Any) -> list[Any]:
+        kept: list[Any] = []
+        for seed in range(2):
+            w = ag.Parameter(START + seed)
+            optimizer = optim.SGD([w], lr=0.1 + seed)
+            for _ in range(2):
+                with ag.Tape() as tape:
+                    x = cc.shard(ag.tensor(DATA, {"dp": R}), "dp")
+                    loss = cc.all_reduce(((x @ cc.cast(w, "dp", to=R)) ** 2).sum(), "dp", to=I)
+                tape.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            if seed == (0 if mesh.ranks.index == 0 else 1):
+                kept.append(w)
+        return kept
+
+    run(body)
+
+
 # -- the end of the block, for updates by hand -------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", ["first", "ranks"])
 def test_the_end_of_the_block_finds_a_last_update_by_hand_on_one_rank(mode: str) -> None:
