@@ -21,6 +21,7 @@ from ..arrays.device import (
     dtype_named,
     is_inexact,
     require_one_device,
+    runtime_of,
     to_device,
     to_host,
 )
@@ -270,7 +271,9 @@ class Leaf(Tensor):
     def adopt(self, ct: Any, sweep: Any) -> None:
         """`accumulate` an array of which nobody else reads or writes the memory, as a part of a gradient bucket."""
         # In C order, as `accumulate` keeps it; a part of a matrix that is divided by columns lies otherwise in a bucket
-        if self._grad is None and ct.__class__ is ndarray and ct.dtype is self.array.dtype and ct.flags.c_contiguous:
+        kind, array = ct.__class__, self.array  # an array of the host, or of a device
+        is_alike = kind is array.__class__ and kind is not Shaped and ct.dtype == array.dtype
+        if self._grad is None and is_alike and ct.flags.c_contiguous:
             sweep.fresh.append(self)
             self._grad, self.used = ct, None  # a bucket gives the same memory again
         else:
@@ -336,7 +339,7 @@ class Used:
         """Mark the gradients of leaves as used, until they are removed."""
         for leaf in leaves:
             g = getattr(leaf._grad, "array", leaf._grad)
-            if g.__class__ is ndarray:  # the mark does not keep it alive
+            if g.__class__ is ndarray or runtime_of(g.__class__) is not None:  # the mark does not keep it alive
                 leaf.used = self, ref(g)
 
     def is_of(self, leaf: Leaf) -> bool:

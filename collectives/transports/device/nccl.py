@@ -146,18 +146,22 @@ class Nccl:
         else:
             like = out if x is None else x
             y = None if found is None else np.empty_like(like, shape=(found[0],), dtype=_SINGLE if rounds else found[1])
-        before, after = runtime.new_event(), runtime.new_event()
-        before.record(runtime.current_stream())
+        before, after, stream = runtime.new_event(), runtime.new_event(), runtime.current_stream()
+        before.record(stream)
         self._stream.wait_event(before)
         getattr(self, f"_{call}")(request, x, y)
         after.record(self._stream)
-        self._kept.append((after, (x, y), threading.get_ident(), self.noted))
+        kept = [x, y]
+        self._kept.append((after, kept, threading.get_ident(), self.noted))
         self.noted = None
 
         def finish() -> Any:
             if self._problem:
                 self._check(call)
-            runtime.current_stream().wait_event(after)
+            current = runtime.current_stream()
+            current.wait_event(after)
+            if current == stream:
+                kept.clear()  # memory that this stream is given back is used by its later work only
             if not rounds or y is None:
                 return y
             half = y.astype(_HALF)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -12,12 +13,14 @@ import autograd as ag
 from autograd import optim
 from autograd.errors import GradientWarning
 
+from ..arrays.devices import DEVICES, Device
+
 
 class Program:
     """A model of two parameters, one of which is a number."""
 
-    def __init__(self) -> None:
-        self.w, self.b = ag.Parameter(numpy.ones(3)), ag.Parameter(2.0)
+    def __init__(self, move: Callable[[Any], Any]):
+        self.w, self.b = ag.Parameter(move(numpy.ones(3))), ag.Parameter(move(numpy.array(2.0)))
         self.optimizer = optim.SGD([self.w, self.b], lr=1e-3)
 
     def backward(self) -> None:
@@ -26,8 +29,8 @@ class Program:
         tape.backward(loss)
 
 
-def told(steps: Callable[[Program], None]) -> list[str]:
-    program = Program()
+def told(steps: Callable[[Program], None], move: Callable[[Any], Any] = numpy.asarray) -> list[str]:
+    program = Program(move)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         steps(program)
@@ -65,8 +68,9 @@ def late(p: Program) -> None:
         (twice, "SGD.step() uses gradients that SGD.step() at test_gradients_used_once.py:"),
     ],
 )
-def test_a_second_use_is_told_once(steps: Callable[[Program], None], says: str) -> None:
-    (text,) = told(steps)
+@pytest.mark.parametrize("there", [None, *DEVICES])
+def test_a_second_use_is_told_once(there: Device | None, steps: Callable[[Program], None], says: str) -> None:
+    (text,) = told(steps, numpy.asarray if there is None else there.move)
     assert text.startswith(says) and "zero_grad()" in text and "step(keep=True)" in text
 
 
@@ -127,7 +131,7 @@ def test_right_programs(steps: Callable[[Program], None]) -> None:
 
 
 def test_a_mark_keeps_no_gradient_alive() -> None:
-    p = Program()
+    p = Program(numpy.asarray)
     p.backward()
     p.optimizer.step()
     gradient = p.w.used[1]
