@@ -111,6 +111,7 @@ class Arena:
             del _here[name]
         if any(problems):
             self._close_opened()
+            quietly(self.group.barrier)  # before this rank's memory is given back
             shown = "; ".join(f"rank {r}: {text}" for r, text in zip(group.ranks, problems, strict=True) if text)
             raise CommunicationError(f"the ranks of '{group.name}' cannot open each other's GPU memory: {shown}")
         self.slots = [[part[parity] for part in parts] for parity in (0, 1)]

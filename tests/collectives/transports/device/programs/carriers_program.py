@@ -1,20 +1,27 @@
 """The calls on device arrays on real ranks, in a world for each carrier, which is closed in order.
 
 The first argument is the device: ``fake`` or ``cupy``. On a GPU long arrays also take the usual sizes of chunks. The
-others are the names of carriers; without any, the ranks choose one. With ``few`` fewer calls are made, and with
-``apart`` each rank has a GPU of its own.
+others are the names of carriers; without any, the ranks choose one. With ``few`` fewer calls are made, with ``waits``
+only those whose arrays are used before and after without a wait, with ``apart`` each rank has a GPU of its own, and
+with ``refused`` the last rank can open one piece of the others' memory and no more.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 
+import pytest
+
 import collectives as cc
 from autograd import arrays
+from autograd.arrays import cuda
 from collectives.transports.device import ipc, pinned
 from collectives.transports.device.choice import VARIABLE
 from tests import emulator
@@ -31,17 +38,27 @@ def use(sizes: tuple[int, int, int, int]) -> None:
     ipc.SLOT_BYTES, ipc.ONE_SHOT_BYTES, pinned.CHUNK_BYTES, pinned.WINDOW = sizes
 
 
-for asked in [name for name in sys.argv[2:] if name not in ("few", "apart")] or [""]:
+def once(functions: Iterator[Any], *args: Any) -> Any:
+    return next(functions)(cuda.runtime(), *args)
+
+
+for asked in [name for name in sys.argv[2:] if name not in ("few", "waits", "apart", "refused")] or [""]:
     os.environ[VARIABLE] = asked
     use(small)
-    with cc.World() as world:
+    with cc.World() as world, pytest.MonkeyPatch.context() as patch:
         group = world.communicator
+        if "refused" in sys.argv and group.rank == group.size - 1:
+            patch.setattr(cuda.CudaRuntime, "open_handle", partial(once, iter([cuda.CudaRuntime.open_handle])))
         if "apart" in sys.argv:
             arrays.use_device(f"cuda:{group.rank}")
         name = carried.chosen(group, device)
-        only = ("all_reduce", "all_gather") if "few" in sys.argv else None
-        carried.conforms(group, f"e{conformance.BFLOAT16}", device, only)
-        if group.rank in (0, group.size - 1):
+        if "waits" in sys.argv:
+            for program in (carried.drives, carried.reuses, carried.dropped, carried.same_bits):
+                program(group, device)
+        else:
+            only = ("all_reduce", "all_gather") if "few" in sys.argv else None
+            carried.conforms(group, f"e{conformance.BFLOAT16}", device, only)
+        if "waits" not in sys.argv and group.rank in (0, group.size - 1):
             half = group.subgroup(sorted({0, group.size - 1}), "half")
             if device.name == "cupy":
                 use(usual)
