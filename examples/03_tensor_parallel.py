@@ -7,6 +7,8 @@
 The layer is y = x A + b. Divided by columns, each rank computes some of the outputs from the whole x. Divided by rows,
 each rank has some of the inputs, and computes an addend of all outputs. The weights are slices of one matrix, so output
 and gradients equal those of the whole layer, which is computed beside them.
+
+    --device cuda         compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ INPUTS, OUTPUTS, ROWS = 6, 5, 2
 
 parser = argparse.ArgumentParser(description="Divide a linear layer by columns and by rows.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 
 
 class Step(NamedTuple):
@@ -69,9 +72,9 @@ WAYS = [
 ]  # fmt: skip
 
 
-def make_layer() -> nn.Linear:
+def make_layer(device: str = "cpu") -> nn.Linear:
     """The same layer on every rank."""
-    return nn.Linear(INPUTS, OUTPUTS, dtype=float, key=random.Key(0))
+    return nn.Linear(INPUTS, OUTPUTS, dtype=float, key=random.Key(0)).to(device)
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -103,28 +106,28 @@ def printing(way: Way) -> Iterator[None]:
         yield
 
 
-def show(way: Way) -> None:
+def show(way: Way, device: str) -> None:
     """Run the divided layer forward and backward, and compare it with the whole one."""
     say(f"\n{way.name}")
-    rows, cotangents = numbers((ROWS, INPUTS), 1), numbers((ROWS, OUTPUTS), 2)
+    rows, cotangents = numbers((ROWS, INPUTS), 1), ag.constant(numbers((ROWS, OUTPUTS), 2), device=device)
 
-    layer = parallelize(make_layer(), {"*": way.style})
-    x = ag.tensor(rows, layout={"tp": I}, requires_grad=True)
+    layer = parallelize(make_layer(device), {"*": way.style})
+    x = ag.tensor(rows, layout={"tp": I}, requires_grad=True, device=device)
     with printing(way):
         with ag.Tape() as tape:
             y = way.whole(layer(way.part(x)))
-            loss = (y * ag.constant(cotangents)).sum()
+            loss = (y * cotangents).sum()
         tape.backward(loss)
 
     for name, p in layer.named_parameters():
         part = tuple(int(n) for n in p.shape)
         cc.in_order(f"{name}: {part} of {p.global_shape}, {p.layout['tp']!r}; its gradient is {p.grad.layout['tp']!r}")
 
-    whole = make_layer()
-    expected = ag.tensor(rows, layout={"tp": I}, requires_grad=True)
+    whole = make_layer(device)
+    expected = ag.tensor(rows, layout={"tp": I}, requires_grad=True, device=device)
     with ag.Tape() as tape:
         serial = whole(expected)
-        loss = (serial * ag.constant(cotangents)).sum()
+        loss = (serial * cotangents).sum()
     tape.backward(loss)
     gaps = [np.abs(y.numpy() - serial.numpy()).max(), np.abs(x.grad.numpy() - expected.grad.numpy()).max()]
     for mine, theirs in zip(layer.parameters(), whole.parameters(), strict=True):
@@ -135,12 +138,13 @@ def show(way: Way) -> None:
     say(f"  largest difference from the whole layer, of y and all gradients: {max(gaps):.0e}")
 
 
-def program() -> None:
+def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
+    ag.use_device(options.device)
     with cc.Mesh(tp=-1):
         say(f"ranks: {cc.world().size}. A is {INPUTS} x {OUTPUTS}, x is {ROWS} x {INPUTS}.")
         for way in WAYS:
-            show(way)
+            show(way, options.device)
         say("\nA column layer and a row layer after it need one sum forward and one backward: the parts between them "
             "are never gathered.")  # fmt: skip
 
@@ -149,6 +153,6 @@ if __name__ == "__main__":
     options = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
     if options.ranks:
-        cc.run(program, options.ranks)
+        cc.run(program, options.ranks, options)
     else:
-        program()
+        program(options)

@@ -10,6 +10,7 @@ ranks or the schedule, with the idle share and the live activations of the last 
 
     --plot pipeline.png      draw the timelines
     --tradeoff memory.png    draw the bubble against the activations, as the number of microbatches grows
+    --device cuda            compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ parser.add_argument("--microbatches", type=int, default=8, metavar="M")
 parser.add_argument("--schedule", default="zb-v", choices=SCHEDULES, help="the one that trains")
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--quick", dest="steps", action="store_const", const=20, help="20 steps, for a first look")
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--plot", nargs="?", const="pipeline.png", metavar="FILE", help="draw the timelines as a PNG")
 parser.add_argument("--tradeoff", nargs="?", const="tradeoff.png", metavar="FILE", help="draw bubble against memory")
 
@@ -91,22 +93,26 @@ def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
     x = np.linspace(-3, 3, 96, dtype="float32")[:, None]
     y = np.sin(2 * x)
+    device = options.device
+    ag.use_device(device)
+    rows, targets = ag.tensor(x, device=device), ag.tensor(y, device=device)
     with cc.Mesh(pp=-1) as mesh:
         is_first = mesh.ranks.index == 0
         if is_first:
             show(options, mesh.ranks.size)
         loss = nn.MSELoss(reduction="sum")
-        model = Pipeline(make_layers(), loss, schedule=options.schedule, microbatches=options.microbatches)
+        layers = make_layers().to(device)
+        model = Pipeline(layers, loss, schedule=options.schedule, microbatches=options.microbatches)
         optimizer = optim.Adam(model.parameters(), lr=0.01)
         for step in range(options.steps):
             optimizer.zero_grad()
-            total = model.step(x, y, scale=1 / len(x))
+            total = model.step(rows, targets, scale=1 / len(x))
             optimizer.step()
             if is_first and (step % 20 == 19 or step == 0):
                 print(f"step {step + 1:>3}: loss {total / len(x):.5f}")
         report = model.report()
         model.eval()
-        result = model(ag.tensor(x))
+        result = model(rows)
         if is_first:
             print(f"after training, without dropout: {float(np.mean((result.numpy() - y) ** 2)):.5f}")
             print(report)

@@ -12,6 +12,7 @@ gradients.
 
     --tokens 8           tokens of each rank
     --plot ring.png      draw the work of each rank and step, in contiguous and in zigzag order
+    --device cuda        compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import numpy as np
 import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
-from autograd import ops
+from autograd import arrays, ops
 from parallel import context
 
 parser = argparse.ArgumentParser(description="Show the blocks of ring attention, and compare it with one process.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
 parser.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens of each rank, an even number")
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--plot", nargs="?", const="ring.png", metavar="FILE", help="draw the work as a PNG")
 
 HEADS, WIDTH = 2, 4
@@ -84,14 +86,14 @@ def runs(positions: Any) -> str:
     return " ".join(f"{group[0]}-{group[-1]}" for group in groups)
 
 
-def ring_by_hand(qkv: Any, positions: list[Any]) -> Any:
+def ring_by_hand(qkv: Any, positions: list[Any], device: str) -> Any:
     """Causal attention with a ring of permutes: the sums of exp(score) v and of exp(score) over all blocks."""
     on = cc.current_mesh().axis("cp")
     q, k, v = (anp.swapaxes(qkv[:, i], 0, 1) for i in range(3))  # [heads, tokens, width]
     numerator = denominator = 0
     for step in range(on.size):
         rank, owner = on.group.index, (on.group.index - step) % on.size
-        seen = positions[rank][:, None] >= positions[owner]
+        seen = arrays.to_device(positions[rank][:, None] >= positions[owner], device)
         weights = anp.where(seen, anp.exp(q @ anp.swapaxes(k, -1, -2) / WIDTH**0.5), 0.0)
         numerator = numerator + weights @ v
         denominator = denominator + anp.sum(weights, -1, keepdims=True)
@@ -101,7 +103,7 @@ def ring_by_hand(qkv: Any, positions: list[Any]) -> Any:
     return anp.swapaxes(numerator / denominator, 0, 1)
 
 
-def compare(order: context.Order, tokens: int, ranks: int) -> None:
+def compare(order: context.Order, tokens: int, ranks: int, device: str) -> None:
     """Run both programs on this rank's part; print the largest differences to one process and the bytes sent."""
     generator = np.random.default_rng(0)
     qkv, ct = (generator.normal(size=(tokens * ranks, *shape)) for shape in ((3, HEADS, WIDTH), (HEADS, WIDTH)))
@@ -112,18 +114,21 @@ def compare(order: context.Order, tokens: int, ranks: int) -> None:
     mine = positions[on.group.index]
     label = cc.V if order.zigzag else cc.Shard(0)
 
+    def part(x: Any, label: Any) -> Any:
+        return cc.from_local(arrays.to_device(x[mine], device), {"cp": label})
+
     def fused(x: Any) -> Any:
         return context.ring_self_attention(x, "cp", zigzag=order.zigzag)
 
     for name, program, own in (
-        ("by hand", lambda x: ring_by_hand(x, positions), cc.V), ("ring_self_attention", fused, label),
+        ("by hand", lambda x: ring_by_hand(x, positions, device), cc.V), ("ring_self_attention", fused, label),
     ):  # fmt: skip
         sent = [on.group.traffic.bytes]
-        y, pull = ag.vjp(program, cc.from_local(qkv[mine], {"cp": own}))
+        y, pull = ag.vjp(program, part(qkv, own))
         sent.append(on.group.traffic.bytes)
-        gradient = pull(cc.from_local(ct[mine], {"cp": own}))
+        gradient = pull(part(ct, own))
         sent.append(on.group.traffic.bytes)
-        errors = [abs(a.local - b[mine]).max() for a, b in zip((y, gradient), whole, strict=True)]
+        errors = [abs(arrays.to_host(a.local) - b[mine]).max() for a, b in zip((y, gradient), whole, strict=True)]
         errors = [cc.all_max(ag.tensor(e), "cp").item() for e in errors]
         bytes_sent = [cc.all_reduce(ag.tensor(float(b - a)), "cp").item() for a, b in zip(sent, sent[1:], strict=False)]
         say(f"{name + ':':21}largest difference to one process: output {errors[0]:.0e}, gradient {errors[1]:.0e}; "
@@ -160,13 +165,14 @@ def draw(tokens: int, ranks: int, file: str) -> None:
 
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
+    ag.use_device(options.device)
     with cc.Mesh(cp=-1) as mesh:
         ranks, tokens = int(mesh.ranks.size), options.tokens
         say(f"ranks: {ranks}; {tokens} tokens each; causal attention with {HEADS} heads of width {WIDTH}, float64")
         for zigzag in (False, True):
             order = context.Order(causal=True, zigzag=zigzag)
             show_steps(order, tokens, ranks)
-            compare(order, tokens, ranks)
+            compare(order, tokens, ranks, options.device)
         each = 2 * tokens * HEADS * WIDTH * 8
         say(f"\nThe keys and values of a rank have {each} bytes. They visit the p-1 = {ranks - 1} other ranks: forward "
             f"{ranks * (ranks - 1) * each} bytes in all,\nbackward as many for their cotangents. The program by hand "

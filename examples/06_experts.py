@@ -15,6 +15,7 @@ Without the balance loss the router sends most tokens to a few experts. That cos
   relative to the square of its mean, grows as the expert's share of the tokens falls.
 
     --plot experts.png    draw the loads during the training, at its end, and the noise of the gradients
+    --device cuda         compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ parser.add_argument("--balance", type=float, default=0.1, help="the factor of th
 parser.add_argument("--lr", type=float, default=0.003)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--quick", dest="steps", action="store_const", const=100, help="100 steps, for a first look")
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--plot", nargs="?", const="experts.png", metavar="FILE", help="draw the runs as a PNG")
 
 CLUSTERS, FEATURES, CLASSES, WIDTH, HIDDEN = 8, 16, 4, 24, 32
@@ -96,16 +98,16 @@ class Run(NamedTuple):
         return [load.rank_imbalance if of == "rank" else load.expert_imbalance for load in self.loads]
 
 
-def share(rows: np.ndarray) -> ag.Tensor:
+def share(rows: np.ndarray, device: str) -> ag.Tensor:
     """R -> Shard(0): this rank's part of rows that all ranks have."""
-    return cc.shard(ag.tensor(rows, layout={"ep": cc.R}), "ep")
+    return cc.shard(ag.tensor(rows, layout={"ep": cc.R}, device=device), "ep")
 
 
-def backward(model: Any, batch: tuple[np.ndarray, np.ndarray]) -> float:
+def backward(model: Any, batch: tuple[np.ndarray, np.ndarray], device: str) -> float:
     """The gradients of the mean loss of a global batch, and that loss."""
     rows, classes = batch
     with ag.Tape() as tape, side_losses() as side:
-        loss = nn.cross_entropy(model(share(rows)), share(classes), reduction="sum")
+        loss = nn.cross_entropy(model(share(rows, device)), share(classes, device), reduction="sum")
         mean = cc.all_reduce(loss / len(rows), "ep", to=cc.I)
         total = mean + cc.all_reduce(sum(side) / len(rows), "ep", to=cc.I) if side else mean
     tape.backward(total)
@@ -114,20 +116,20 @@ def backward(model: Any, batch: tuple[np.ndarray, np.ndarray]) -> float:
 
 def train(options: argparse.Namespace, balance: float, points: Points, first: bool) -> Run:
     """Train a model, and measure the noise of the gradients of its experts."""
-    layers = parallelize(Model(options, balance), {"experts": Experts("ep")})
+    layers = parallelize(Model(options, balance).to(options.device), {"experts": Experts("ep")})
     model = DataParallel(layers, "ep")
     optimizer = optim.Adam(model.parameters(), lr=options.lr)
     losses, loads = [], []
     for step in tqdm(range(options.steps), unit="step", disable=not first, desc=f"balance {balance}"):
         optimizer.zero_grad()
-        losses.append(backward(model, points.batch(options.batch, step)))
+        losses.append(backward(model, points.batch(options.batch, step), options.device))
         loads.append(layers.experts.load)
         optimizer.step()
 
     gradients, counts = [], np.zeros(options.experts)
     for step in range(40):  # new batches of the trained model, which stays as it is
         optimizer.zero_grad()
-        backward(model, points.batch(options.batch, options.steps + step))
+        backward(model, points.batch(options.batch, options.steps + step), options.device)
         counts += layers.experts.load.experts
         if layers.experts.up.grad is None:
             continue
@@ -140,6 +142,7 @@ def train(options: argparse.Namespace, balance: float, points: Points, first: bo
 
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
+    ag.use_device(options.device)
     points = Points(options.seed)
     with cc.Mesh(ep=-1) as mesh:
         first = mesh.ranks.rank == 0

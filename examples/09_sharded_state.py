@@ -9,6 +9,7 @@ the numbers changes. The bytes are measured, and stand beside the formulas of Ra
 parameter: 16, 8 + 8/N, 4 + 12/N, 16/N.
 
     --plot sharded.png    draw the bytes of each stage
+    --device cuda         compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of 
 parser.add_argument("--width", type=int, default=256)
 parser.add_argument("--layers", type=int, default=12)
 parser.add_argument("--steps", type=int, default=5)
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--plot", nargs="?", const="sharded.png", metavar="FILE", help="draw the bytes as a PNG")
 
 
@@ -37,10 +39,10 @@ def train(stage: int, options: argparse.Namespace) -> tuple[float, Memory]:
     """The loss after some steps, and the bytes on this rank."""
     random.seed(0)
     layers = [nn.Sequential(nn.Linear(options.width, options.width), nn.Tanh()) for _ in range(options.layers)]
-    model = DataParallel(nn.Sequential(*layers), "dp", zero=stage)
+    model = DataParallel(nn.Sequential(*layers).to(options.device), "dp", zero=stage)
     optimizer = optim.Adam(model.parameters())  # after DataParallel has divided the parameters
     rows = np.random.default_rng(1).normal(size=(32, options.width)).astype(np.float32)
-    x = cc.shard(ag.tensor(rows, layout={"dp": cc.R}), "dp")
+    x = cc.shard(ag.tensor(rows, layout={"dp": cc.R}, device=options.device), "dp")
     for _ in range(options.steps):
         optimizer.zero_grad()
         with ag.Tape() as tape:
@@ -52,6 +54,7 @@ def train(stage: int, options: argparse.Namespace) -> tuple[float, Memory]:
 
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
+    ag.use_device(options.device)
     with cc.Mesh(dp=-1) as mesh:
         ranks, first = int(mesh.ranks.size), mesh.ranks.rank == 0
         numbers = options.layers * options.width * (options.width + 1)
