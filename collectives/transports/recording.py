@@ -199,8 +199,9 @@ class Recording:
                 "recorded; needed: calls of all ranks, or messages\n  fix: run this program without a record"
             )
         if not isinstance(given, np.ndarray | bytes | list | None):
+            kind = f"{type(given).__module__}.{type(given).__name__}"
             raise DtypeError(
-                f"record: {request.call} on '{group.name}' of a {type(given).__name__}: arrays of a GPU are not "
+                f"record: {request.call} on '{group.name}' of a {kind}: arrays of a GPU are not "
                 "recorded; needed: arrays of the host\n  fix: run this program on the CPU, or without a record"
             )
         channel = self._channel(group)

@@ -33,6 +33,7 @@ from collectives.transports.replays.recorded import Record
 from collectives.transports.replays.replaying import replaying
 from parallel import DataParallel, TopK, checkpoint
 
+from ...autograd.arrays.devices import DEVICES, Device
 from ...forks import run_python
 from ..launch import ROOT, launch
 
@@ -427,18 +428,14 @@ def test_an_order_that_differs_is_named(tmp_path: Path) -> None:
     assert re.search(r"all_reduce float64\[\d+\] gives other values.*test_replay.py:\d+, call", order.first.text)
 
 
-def test_windows_and_arrays_of_a_gpu_are_refused(tmp_path: Path) -> None:
-    class OfDevice:
-        """An array of another library."""
-
-        size, dtype, shape, ndim, nbytes = 3, np.dtype("f4"), (3,), 1, 12
-
+@pytest.mark.parametrize("there", DEVICES)
+def test_windows_and_arrays_of_a_gpu_are_refused(there: Device, tmp_path: Path) -> None:
     def program(make: Any) -> None:
         with cc.record(tmp_path / "run"):
             make(cc.world())
 
     with pytest.raises(MeshError, match="record: window on 'world'.*\n  fix: run this program without a record"):
         cc.run(program, 2, lambda group: group.window(np.zeros(3)))
-    request = cc.transports.request.Request("all_reduce", OfDevice())
-    with pytest.raises(DtypeError, match="of a OfDevice: arrays of a GPU are not recorded"):
-        cc.run(program, 2, lambda group: group.run(request))
+    name = {"fake": "DeviceArray", "cupy": "cupy.ndarray"}[there.name]
+    with pytest.raises(DtypeError, match=f"all_reduce on 'world' of a .*{name}: arrays of a GPU are not recorded"):
+        cc.run(program, 2, lambda group: group.all_reduce(there.move(np.ones(3, "f4"))))
