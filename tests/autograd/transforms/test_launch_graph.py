@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -11,13 +12,13 @@ import pytest
 
 import autograd as ag
 from autograd import nn, optim
-from autograd.arrays import runtime_of, to_host
+from autograd.arrays import cuda, runtime_of, to_host
 from autograd.arrays.capture import Capture
 from autograd.errors import ArgumentError, CaptureError, OptionError, TapeError
 from autograd.optim import schedules
 from autograd.transforms import captured_step, launch_graph
 
-from ..arrays.devices import DEVICES
+from ..arrays.devices import DEVICES, GPU
 
 pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 OPTIMIZERS: dict[str, Any] = {
@@ -94,6 +95,25 @@ FAULTS: dict[str, Any] = {
 def test_faults_are_seen(fault: str) -> None:
     with mock.patch.object(*FAULTS[fault]), pytest.raises(AssertionError):
         test_replays_are_steps("AdamW", False, "cuda_graph", DEVICES[0].values[0])
+
+
+@pytest.mark.parametrize("there", GPU)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_threads_capture_on_devices_of_their_own(count: int, there: Any) -> None:
+    if (found := cuda.library("this test").cuda.runtime.getDeviceCount()) < count:
+        pytest.skip(f"there are {found} GPUs; needed: {count}")
+
+    def program(number: int, form: str) -> tuple[list[float], list[Any], Any, int]:
+        ag.use_device(f"cuda:{number}")
+        return train("AdamW", there, 7, False, form)
+
+    needed = train("AdamW", there, 7, False)[:2]
+    with ThreadPoolExecutor(count) as threads:
+        for losses, parameters, _, runs in threads.map(program, range(count), ["capture"] * count):
+            assert runs == 4
+            numpy.testing.assert_allclose(losses, needed[0], rtol=1e-5)
+            for a, b in zip(parameters, needed[1], strict=True):
+                numpy.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def captured(there: Any, step: Any, *args: Any) -> Any:
