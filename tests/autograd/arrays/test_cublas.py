@@ -41,6 +41,8 @@ CASES: dict[str, tuple[Any, Any]] = {
     "transposed": (draw(4, 3).T, draw(5, 4).T),
     "batches": (draw(2, 6, 3, 4), draw(2, 6, 4, 5)),
     "transposed batches": (draw(6, 4, 3).swapaxes(1, 2), draw(6, 5, 4).swapaxes(1, 2)),
+    "the first transposed": (draw(6, 4, 3).swapaxes(1, 2), draw(6, 4, 5)),
+    "the second transposed": (draw(6, 3, 4), draw(6, 5, 4).swapaxes(1, 2)),
     "heads": (draw(2, 3, 6, 4).swapaxes(1, 2), draw(2, 3, 6, 4).transpose(0, 2, 3, 1)),
     "one matrix for all": (draw(6, 3, 4), draw(4, 5)),
     "broadcast": (draw(2, 1, 3, 4), draw(6, 4, 5)),

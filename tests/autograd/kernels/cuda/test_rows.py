@@ -203,7 +203,7 @@ def test_weights_of_many_rows(use: str, dtype: str, there: Device, monkeypatch: 
     """Blocks that have several groups of rows, and cotangents that are not wanted."""
     monkeypatch.setattr(norms, "GROUPS", 3)
     name, make, options = USES[use]
-    for n, width in ((100, 40), (41, 33), (9, 700)):
+    for n, width in ((100, 40), (41, 33), (9, 700), (13, 2100)):  # the last: rows of several warps, one after another
         xs = make(n, width)
         check(there, name, xs, options, dtype, factor=2)
         for wanted in ([True, *[False] * (len(xs) - 1)], [False, *[True] * (len(xs) - 1)]):
