@@ -16,10 +16,11 @@ import subprocess
 import tarfile
 import venv
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CUDA", "CUPY", "Environment", "build"]
+__all__ = ["CUDA", "CUPY", "Environment", "Unavailable", "build"]
 
 CUPY = "14.2.0"
 CUDA = {"nvidia-cuda-nvrtc-cu12": "12.9.86", "nvidia-cuda-runtime-cu12": "12.9.79", "nvidia-cuda-nvcc-cu12": "12.9.86"}
@@ -53,6 +54,8 @@ made = compile(["cupy_backends/cuda/api/runtime.pyx"], CompilationOptions(
     compiler_directives=directives))
 sys.exit(made.num_errors)
 """
+INTERPRETER = "parse", "instructions", "run"
+"""The sources that need no header of CUDA."""
 PROFILER = """#include <cuda_runtime_api.h>
 extern "C" cudaError_t cudaProfilerStart();
 extern "C" cudaError_t cudaProfilerStop();
@@ -66,6 +69,10 @@ x = cupy.arange(12.0).reshape(3, 4)
 name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
 print(f"CuPy {cupy.__version__} on an {name}: {float((cupy.sin(x) @ x.T).sum()):.12f} = 4.516586070643")
 """
+
+
+class Unavailable(RuntimeError):
+    """pip does not find, or does not get, a package that the emulated GPU needs."""
 
 
 class Environment:
@@ -119,39 +126,47 @@ def stubs(file: Path, missing: Iterable[str], status: int) -> Path:
     return file
 
 
+def pip(place: Environment, command: str, *arguments: str) -> None:
+    try:
+        run(place.python, "-m", "pip", command, "-q", *arguments, env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"})
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(f"pip {command} failed") from error
+
+
 def install(place: Environment) -> Path:
     """Install CuPy's wheel and what the tests need; return the folder of CuPy's source, which goes with it."""
     source = place.work / f"cupy-{CUPY}"
     if source.exists():
         return source
     venv.create(place.root / "venv", with_pip=True)
-    wanted = [f"cupy-cuda12x=={CUPY}", f"Cython=={CYTHON}", "setuptools", "wheel", *TESTS]
+    wanted = [f"cupy-cuda12x=={CUPY}", f"Cython=={CYTHON}", "setuptools>=77", "wheel", *TESTS]
     wanted += [f"{name}=={version}" for name, version in CUDA.items()]
-    run(place.python, "-m", "pip", "install", "-q", *wanted)
+    pip(place, "install", *wanted)
     # its setup, which pip runs for the metadata, asks for no CUDA where stubs are asked for
-    download = ["-m", "pip", "download", "-q", "--no-deps", "--no-binary", "cupy", f"cupy=={CUPY}", "-d", place.work]
-    run(place.python, *download, env={**os.environ, "CUPY_INSTALL_USE_STUB": "1"})
+    download = "--no-deps", "--no-build-isolation", "--no-binary", "cupy", f"cupy=={CUPY}", "-d", str(place.work)
+    pip(place, "download", *download)
     with tarfile.open(place.work / f"cupy-{CUPY}.tar.gz") as archive:
         archive.extractall(place.work, filter="data")
     return source
 
 
-def compile_emulator(place: Environment) -> None:
+def compile_source(place: Environment, name: str, include: Iterable[Path] = ()) -> None:
+    """Compile a source of the emulator, if it has changed."""
+    file, made = SOURCE / f"{name}.cpp", place.work / f"{name}.o"
+    changed = max(each.stat().st_mtime for each in (file, *SOURCE.glob("*.h")))
+    if not made.exists() or made.stat().st_mtime < changed:
+        run("g++", *FLAGS, *(f"-isystem{path}" for path in include), "-c", file, "-o", made)
+
+
+def link(place: Environment) -> None:
     """The emulator, as libcudart and libcuda in one, and the stand-ins for libraries."""
-    nvidia = place.site / "nvidia"
-    include = ["-isystem", nvidia / "cuda_runtime" / "include", "-isystem", nvidia / "cuda_nvcc" / "include"]
-    headers = max(file.stat().st_mtime for file in SOURCE.glob("*.h"))
-    for file in SOURCE.glob("*.cpp"):
-        made = place.work / f"{file.stem}.o"
-        if not made.exists() or made.stat().st_mtime < max(headers, file.stat().st_mtime):
-            run("g++", *FLAGS, *include, "-c", file, "-o", made)
     fake, own = place.lib / "libemulated.so", [f"-L{place.lib}", "-lemulated", "-Wl,-rpath,$ORIGIN"]
-    parts = [place.work / f"{name}.o" for name in ("parse", "instructions", "run", "memory", "streams", "modules")]
-    link = ["g++", "-shared", "-fPIC", "-Wl,-soname,libemulated.so", "-o", fake, *parts]
-    run(*link)
+    parts = [place.work / f"{name}.o" for name in (*INTERPRETER, "memory", "streams", "modules")]
+    command = ["g++", "-shared", "-fPIC", "-Wl,-soname,libemulated.so", "-o", fake, *parts]
+    run(*command)
     needing = [*place.site.glob("cupy_backends/cuda/api/driver.*.so"), *place.work.glob("runtime.*.so")]
     needed = {n for file in needing for n in symbols(file, "undefined") if re.match("cuda[A-Z]|cu[A-Z]", n)}
-    run(*link, stubs(place.work / "stubs_cuda.cc", needed - symbols(fake, "defined"), MISSING["cuda"]))
+    run(*command, stubs(place.work / "stubs_cuda.cc", needed - symbols(fake, "defined"), MISSING["cuda"]))
     (place.lib / "libcuda.so.1").unlink(missing_ok=True)
     (place.lib / "libcuda.so.1").symlink_to(fake.name)
     for name, (library, extensions) in LIBRARIES.items():
@@ -206,9 +221,17 @@ def build(root: Path) -> Environment:
     place = Environment(root)
     for folder in (place.lib, place.work):
         folder.mkdir(parents=True, exist_ok=True)
-    source = install(place)
-    compile_extension(place, source)
-    compile_emulator(place)
+    with ThreadPoolExecutor(2) as threads:
+        work = [threads.submit(compile_source, place, name) for name in INTERPRETER]
+        source = install(place)
+        nvidia = place.site / "nvidia"
+        include = nvidia / "cuda_runtime" / "include", nvidia / "cuda_nvcc" / "include"
+        work += [threads.submit(compile_extension, place, source)]
+        others = sorted({file.stem for file in SOURCE.glob("*.cpp")} - set(INTERPRETER))
+        work += [threads.submit(compile_source, place, name, include) for name in others]
+        for each in work:
+            each.result()
+    link(place)
     replace_sorts(place)
     print(run(place.python, "-c", TRIED, env=place.variables()))
     return place
