@@ -32,8 +32,8 @@ from .ops.barrier import *
 from .ops.casts import *
 from .ops.custom import *
 from .ops.extrema import *
-from .ops.from_local import from_local
 from .ops.halo import *
+from .ops.local_values import *
 from .ops.messages import *
 from .ops.one_sided import *
 from .ops.parts import *
@@ -66,7 +66,8 @@ __all__ = [
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
     "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async",
     "record", "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
-    "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "show", "timeline", "world", "wrap",
+    "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "show", "timeline", "to_local", "world",
+    "wrap",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Casts: another layout for the same value. Forward they send nothing.
+"""Casts: another layout for the same value. Forward they send nothing, but where equal copies are compared.
 
 ==================================  ================  =====================================  ==================
 forward                             layouts           adjoint                                cotangent
@@ -6,6 +6,8 @@ forward                             layouts           adjoint                   
 cast(to=I)                          R -> I            cast(to=P)                             I -> P
 cast(to=P)                          I -> P, R -> P    free; the same                         R -> I, R -> P
 declare_partial                     V -> P            free                                   R -> V
+from_local                          V -> R, V -> I    free; kept on the first rank           P -> V, I -> V
+to_local(cotangent=R)               P -> V            free; the copies are compared          V -> R
 ==================================  ================  =====================================  ==================
 
 The cast I -> R, whose adjoint is a sum, is declared in `sums`.
@@ -15,21 +17,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from autograd.arrays.device import dtype_name
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Parameter
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError
+from autograd.errors import LayoutError, ReplicaMismatch
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 from autograd.layouts.partition import require_fit
 from autograd.layouts.texts import about_origin, contradiction
 
+from ..checks.modes import check_mode
+from ..checks.sanitizer import digest_of
 from ..declaration.call import Call
 from ..declaration.collective import Collective
 from ..declaration.staging import zeros_like
-from ..mesh import Axis
+from ..mesh import Axis, current_mesh
 from .arguments import AxisName, Use, operand, user_function
 from .extents import normal_dim
 from .sums import CAST_I_TO_R
@@ -39,6 +45,46 @@ __all__ = ["cast", "declare_partial"]
 CAST_R_TO_I = Collective("cast R->I", (R, C), silent=True)
 CAST_TO_P = Collective("cast to P", (I, R, C), silent=True)
 RELABEL = Collective("relabel", (V, R, Shard, C), free=True)  # V->P, R->V, Shard<->V: nothing is sent
+
+COPIES = Collective("equal copies", (V,), silent=True)  # V->R: the program states that the ranks' values are equal
+ADDEND = Collective("own addend", (P,), free=True)  # P->V: the addend of this rank, as a value of its own
+
+
+@COPIES.forward
+def _(x: Any, call: Call) -> Any:
+    if call.group.size > 1 and check_mode() != "off" and not isinstance(x, Shaped):
+        _compare(x, call)
+    return x
+
+
+@COPIES.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return ADDEND(ct, call, source=P, to=V)
+
+
+@ADDEND.adjoint
+def _(ct: Any, call: Call) -> Any:
+    return COPIES(ct, call, source=V, to=R)
+
+
+def _compare(x: Any, call: Call) -> None:
+    """Raise ReplicaMismatch on every rank of a group if the values that the program states to be equal differ."""
+    axis, group = "*".join(call.axes), call.group
+    group.agree(lambda: f"equal copies(axis={axis!r} shape={list(x.shape)} dtype={dtype_name(x.dtype)})")
+    said = current_mesh().exchange(group, digest_of(x).to_bytes(8, "little", signed=True))
+    odd = [rank for rank in range(group.size) if said[rank] != said[0]]
+    if not odd:
+        return
+    if call.options == "from_local":
+        what, fix = "from_local was given", "{axis: V} for values of each rank, {axis: P} for addends of one value"
+    else:
+        what = "to_local: cotangent=R was declared, and backward found"
+        fix = "all_reduce of the addends before they are used"
+    raise ReplicaMismatch(
+        f"{what} {describe(x, x.shape, None)} as equal copies on axis {axis!r}, but those of ranks "
+        f"{', '.join(map(str, odd))} differ from rank 0's; needed: the same on each rank\n  fix: "
+        + fix.replace("axis", repr(axis))
+    )
 
 
 @CAST_R_TO_I.adjoint

@@ -746,7 +746,7 @@ COLLECTIVES: dict[str, Callable[[Power, Label, Label, int, Any], Power]] = {
     **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reproducible_sum"), _summed),
     **dict.fromkeys((
         "cast I->R", "cast R->I", "cast to P", "send", "all_max", "all_min", "shard", "pad", "all_to_all",
-        "halo_exchange", "get", "broadcast", "keep on the root", "scatter",
+        "halo_exchange", "get", "broadcast", "keep on the root", "scatter", "equal copies", "own addend",
     ), _kept),
     **dict.fromkeys(("all_gather", "gather"), _gathered),
     "permute": _sent, "relabel": _relabelled, "ring_attention": _nonlinear,

@@ -26,6 +26,8 @@ HELPERS = {
     **primitive_cases.HELPERS,
     "pad": "shard R->V reaches it as its adjoint",
     "keep on the root": "broadcast to=I reaches it as its adjoint",
+    "equal copies": "from_local of the copies of an R or I, which to_local has made V",
+    "own addend": "to_local of a P whose cotangent is declared R",
 }
 """Internal collectives that users cannot call, and the case that tests each."""
 
@@ -168,6 +170,12 @@ def to_shard(x: Any, on: Any) -> Any:
     return x
 
 
+def out_and_back(x: Any, on: Any, cotangent: Any) -> Any:
+    """A value with the labels that it had, after a time as each rank's own."""
+    labels = {axis: x.layout[axis] for axis in on}
+    return cc.from_local(cc.to_local(x, dict.fromkeys(on, cotangent)), labels)
+
+
 def on_root(axis: Any, root: int) -> bool:
     return int(cc.current_mesh().axis(axis).rank) == root
 
@@ -232,6 +240,10 @@ def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:
         ("cast", ("cast I->R", "relabel"), I, V, lambda x, on: cc.cast(x, on, to=V), same, total),
         ("cast", ("relabel",), Shard(0), V, lambda x, on: cc.cast(x, on, to=V), same, same),
         ("cast", ("relabel",), V, Shard(0), to_shard, same, same),
+        ("to_local", ("relabel",), R, R, lambda x, on: out_and_back(x, on, P), same, same),
+        ("to_local", ("cast I->R", "relabel", "cast R->I"), I, I, lambda x, on: out_and_back(x, on, P), same, same),
+        ("to_local", ("cast R->I",), R, I, lambda x, on: cc.to_local(x, dict.fromkeys(on, I)), same, on_rank_0),
+        ("to_local", ("relabel",), P, P, lambda x, on: out_and_back(x, on, R), same, same),
         ("declare_partial", ("relabel",), V, P, cc.declare_partial, same, same),
         ("declare_partial", ("relabel",), Shard(0), P, cc.declare_partial, same, same),
     ]  # fmt: skip

@@ -92,11 +92,6 @@ def test_every_axis_must_be_named(sizes: dict[str, int]) -> None:
     on_mesh(program, **sizes)
 
 
-def test_a_tensor_is_refused() -> None:
-    with cc.Mesh(dp=1), pytest.raises(LayoutError, match="which has a layout; needed: a plain array"):
-        cc.from_local(ag.tensor([1.0]), {"dp": V})
-
-
 def test_row_6_unwrapping_cannot_lose_an_axis() -> None:
     """torchtitan#2532: a weight gathered over dp is unwrapped on a mesh of dp and tp, and tp's sum is forgotten.
 
