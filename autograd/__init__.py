@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .engine import events
     from .engine.leaves import Leaf, Parameter, constant, tensor
     from .engine.primitive import op, registry
+    from .engine.pytree import register_pytree_node
     from .engine.state import no_grad
     from .engine.tape import Tape, scope
     from .engine.tensor import Tensor
@@ -70,8 +71,9 @@ __all__ = [
     "checkpoint", "constant", "cuda_graph", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events",
     "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product",
     "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode",
-    "make_vjp", "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient",
-    "tensor", "tensor_jacobian_product", "testing", "use_device", "value_and_grad", "vector_jacobian_product", "vjp",
+    "make_vjp", "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "register_pytree_node", "registry",
+    "scope", "stop_gradient", "tensor", "tensor_jacobian_product", "testing", "use_device", "value_and_grad",
+    "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
 
@@ -87,6 +89,7 @@ _NAMES = {
     "engine": ("events",),
     "engine.leaves": ("Leaf", "Parameter", "constant", "tensor"),
     "engine.primitive": ("op", "registry"),
+    "engine.pytree": ("register_pytree_node",),
     "engine.state": ("no_grad",),
     "engine.tape": ("Tape", "scope"),
     "engine.tensor": ("Tensor",),

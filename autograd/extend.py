@@ -17,6 +17,7 @@ should accept sharded operands with `op`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from itertools import count
@@ -34,6 +35,8 @@ from .engine.tensor import TENSORS
 from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors, warn
 from .layouts.broadcasting import broadcast
 from .layouts.layout import Mix, Sum
+from .ops.numpy_protocol import table
+from .transforms import vjp
 
 __all__ = [
     "Box", "Mix", "Primitive", "Several", "Sum", "VSpace", "broadcast", "def_linear", "defjvp", "defjvp_argnum",
@@ -140,13 +143,61 @@ def notrace_primitive(function: Function) -> Function:
     return update_wrapper(call, function)
 
 
-def _require_primitive(fun: Any, what: str) -> str:
-    """Return the name of the primitive `fun`; raise NotDifferentiable if `fun` is an operation of this package.
+_given_rules: dict[Any, Function] = {}
+"""The primitives in the places of functions of `autograd.numpy` and `autograd.scipy` that users gave rules."""
+
+
+def _with_rules(fun: Any) -> Function | None:
+    """The primitive that takes the place of a function of `autograd.numpy` or `autograd.scipy`; None for others.
+
+    In HIPS autograd all these functions are primitives, whose rules are replaced. Here a primitive is put in each of
+    the modules that have the function, and in the place of NumPy's own on Tensors. Other operations that use the
+    function, and names that were imported before, keep the derivative that they have.
+    """
+    if fun in _given_rules:
+        return _given_rules[fun]
+    package = __package__
+    modules = [m for name, m in [*sys.modules.items()] if name.startswith((f"{package}.numpy", f"{package}.scipy"))]
+    places = [(module, name) for module in modules for name, found in [*vars(module).items()] if found is fun]
+    for module, name in places:
+        theirs = getattr(sys.modules.get(module.__name__.removeprefix(f"{package}.")), name, None)
+        if callable(theirs) and theirs is not fun:
+            made = _given_rules[fun] = _primitive(theirs, fun)
+            break
+    else:
+        return None
+    for module, name in places:
+        setattr(module, name, made)
+    functions = table()
+    for theirs in [theirs for theirs, ours in functions.items() if ours is fun]:
+        functions[theirs] = made
+    return made
+
+
+def _own_rule(fun: Function) -> Function:
+    """The reverse rule of a function of this package, in the form of `primitive_vjps`."""
+
+    def rule(wanted: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Function:
+        def of_wanted(*xs: Any) -> Any:
+            given = dict(zip(wanted, xs, strict=True))
+            return fun(*(given.get(i, x) for i, x in enumerate(args)), **kwargs)
+
+        pullback = vjp(of_wanted, *(args[i] for i in wanted))[1]
+        return lambda g: [pullback(g)] if len(wanted) == 1 else list(pullback(g))
+
+    return rule
+
+
+def _require_primitive(fun: Any, what: str) -> Any:
+    """Return the primitive `fun`, or that in the place of a function of this package; else raise NotDifferentiable.
 
     HIPS autograd keeps the rules of a function that was never made a primitive, and never uses them. So does this, with
     a warning.
     """
     if not hasattr(fun, "operation"):
+        made = _with_rules(fun) if callable(fun) else None
+        if made is not None:
+            return made
         if callable(fun) and not getattr(fun, "__module__", "autograd").startswith("autograd"):
             name = getattr(fun, "__name__", repr(fun))
             warn(
@@ -154,16 +205,16 @@ def _require_primitive(fun: Any, what: str) -> str:
                 f"differentiated one by one. Fix: @primitive above def {name}",
                 GradientWarning,
             )
-            return str(name)
+            return fun
         raise NotDifferentiable(
             f"{what} for {getattr(fun, '__name__', fun)!r}, which was not made by autograd.extend.primitive; "
             "needed: a primitive of your own. Fix: mine = primitive(the function on plain arrays)"
         )
-    return fun.__name__
+    return fun
 
 
 def _rules(fun: Any, makers: Sequence[Any], argnums: Iterable[int], what: str) -> dict[int, Any]:
-    name = _require_primitive(fun, what)
+    name = getattr(fun, "__name__", repr(fun))
     for maker in makers:
         if not (maker is None or callable(maker) or (what == "defjvp" and maker == "same")):
             raise NotDifferentiable(f"{what} for {name}: a rule {maker!r} was given; needed: a function, or None")
@@ -185,7 +236,8 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     Parameters
     ----------
     fun : callable
-        Made by `primitive`, or a function of `autograd.scipy.linalg`, whose derivative the rules replace.
+        Made by `primitive`; or a function of `autograd.numpy` or `autograd.scipy`, whose derivative the rules replace
+        there.
     *makers : callable or None
         One per argument: ``maker(ans, *args, **kwargs)`` returns the function from the cotangent g of the result to
         the cotangent of the argument. None means that the cotangent is zero.
@@ -195,7 +247,7 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     Raises
     ------
     NotDifferentiable
-        `fun` is an operation of this package, or a maker is not a function.
+        `fun` is another operation of this package, or a maker is not a function.
 
     Examples
     --------
@@ -206,6 +258,7 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
     >>> float(ag.grad(lambda x: scaled(3.0, x))(2.0))
     3.0
     """
+    fun = _require_primitive(fun, "defvjp")
     rules = _rules(fun, makers, count() if argnums is None else argnums, "defvjp")
 
     def maker(argnum: int, ans: Any, args: Any, kwargs: Any) -> Function:
@@ -219,8 +272,7 @@ def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | Non
 
 def defvjp_argnum(fun: Function, maker: Function) -> None:
     """Define one reverse rule for every argument: ``maker(argnum, ans, args, kwargs) -> (g -> cotangent)``."""
-    _require_primitive(fun, "defvjp_argnum")
-    _define_vjp(fun, maker)
+    _define_vjp(_require_primitive(fun, "defvjp_argnum"), maker)
 
 
 def _define_vjp(fun: Function, maker: Function) -> None:
@@ -233,8 +285,7 @@ def _define_vjp(fun: Function, maker: Function) -> None:
 
 def defvjp_argnums(fun: Function, maker: Function) -> None:
     """Define one reverse rule for all arguments: ``maker(argnums, ans, args, kwargs) -> (g -> cotangents)``."""
-    _require_primitive(fun, "defvjp_argnums")
-    primitive_vjps[fun] = maker
+    primitive_vjps[_require_primitive(fun, "defvjp_argnums")] = maker
 
 
 # -- forward mode ----------------------------------------------------------------------------------------------------
@@ -245,7 +296,8 @@ def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] 
     Parameters
     ----------
     fun : callable
-        Made by `primitive`.
+        Made by `primitive`; or a function of `autograd.numpy` or `autograd.scipy`, which keeps its derivative in
+        reverse mode.
     *rules : callable, "same" or None
         One per argument: ``rule(g, ans, *args, **kwargs)`` returns the tangent of the result for the tangent g of the
         argument. "same" means that `fun` is linear in the argument, None that the tangent is zero.
@@ -267,17 +319,18 @@ def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] 
     >>> float(dy), float(ag.grad(cube)(2.0))
     (12.0, 12.0)
     """
-    table = _rules(fun, rules, count() if argnums is None else argnums, "defjvp")
+    fun = _require_primitive(fun, "defjvp")
+    known = _rules(fun, rules, count() if argnums is None else argnums, "defjvp")
 
     def rule(argnum: int, g: Any, ans: Any, args: Any, kwargs: Any) -> Any:
-        if argnum not in table:
+        if argnum not in known:
             raise _missing(fun, argnum, "defjvp", "jvp")
-        given = table[argnum]
+        given = known[argnum]
         if given is None:
             return None
         return fun(*_replaced(args, argnum, g), **kwargs) if given == "same" else given(g, ans, *args, **kwargs)
 
-    defjvp_argnum(fun, rule)
+    _define_jvp(fun, rule)
 
 
 def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
@@ -286,8 +339,7 @@ def _replaced(args: Sequence[Any], argnum: int, g: Any) -> list[Any]:
 
 def defjvp_argnum(fun: Function, rule: Function) -> None:
     """Define one forward rule for every argument: ``rule(argnum, g, ans, args, kwargs) -> tangent``, to be summed."""
-    _require_primitive(fun, "defjvp_argnum")
-    _define_jvp(fun, rule)
+    _define_jvp(_require_primitive(fun, "defjvp_argnum"), rule)
 
 
 def _define_jvp(fun: Function, rule: Function) -> None:
@@ -299,13 +351,20 @@ def _define_jvp(fun: Function, rule: Function) -> None:
                 total = dy if total is None else vspace(ans).add(total, dy)
         return total
 
-    primitive_jvps[fun] = combined
+    _set_jvp(fun, combined)
 
 
 def defjvp_argnums(fun: Function, rule: Function) -> None:
     """Define one forward rule for all arguments: ``rule(argnums, gs, ans, args, kwargs) -> tangent``."""
-    _require_primitive(fun, "defjvp_argnums")
+    _set_jvp(_require_primitive(fun, "defjvp_argnums"), rule)
+
+
+def _set_jvp(fun: Any, rule: Function) -> None:
+    """Set the forward rule of a primitive. A function of this package keeps its reverse rule, unless a user set one."""
     primitive_jvps[fun] = rule
+    for ours, made in _given_rules.items():
+        if made is fun:
+            primitive_vjps.setdefault(fun, _own_rule(ours))
 
 
 def def_linear(fun: Function) -> None:
@@ -318,7 +377,7 @@ deflinear = def_linear
 
 def register_notrace(kind: Any, fun: Function) -> None:
     """Declare a primitive without derivative: its result counts as constant in both modes. `kind` is ignored."""
-    _require_primitive(fun, "register_notrace")
+    fun = _require_primitive(fun, "register_notrace")
     primitive_vjps[fun] = lambda wanted, ans, args, kwargs: lambda g: [None] * len(wanted)
     primitive_jvps[fun] = lambda given, gs, ans, args, kwargs: None
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_name", "dtype_named",
-    "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
+    "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "of_gpu", "on_host",
     "register_device", "require_one_device", "runtime_in_use", "runtime_of", "to_device", "to_host", "unavailable",
     "use_device", "where_to", "zeros_on",
 ]  # fmt: skip
@@ -312,6 +312,14 @@ def _accelerator(use: str = "the device 'cuda'") -> Accelerator:
             cupy.ndarray, cupy.asnumpy, cupy.asarray, runtime.getDevice, runtime.setDevice, runtime.getDeviceCount
         )
     return accelerators["cuda"]
+
+
+def of_gpu(x: Any) -> Any:
+    """CuPy's array with the memory of another library's array on a GPU, which has ``__dlpack__``."""
+    _accelerator(f"{type(x).__name__} on a GPU")
+    from . import cuda
+
+    return cuda.library("from_dlpack").from_dlpack(x)
 
 
 def _require_number(accelerator: Accelerator, device: str, number: int) -> None:

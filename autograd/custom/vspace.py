@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.pytree import node_of
 from ..engine.tensor import TENSORS
 from ..errors import typed_errors
 from ..ops.einsum import dot
@@ -265,6 +266,30 @@ class DictVSpace(ContainerVSpace):
         return {**x, key: item}
 
 
+class NodeVSpace(ContainerVSpace):
+    """Dataclasses and registered classes: the product of the spaces of their parts."""
+
+    def __init__(self, value: Any):
+        self.node = node_of(type(value))
+        parts, self.keys, self.rest = self.node.split(value)
+        self.shape = [vspace(part) for part in parts]
+
+    def _parts(self, x: Any) -> Any:
+        return x if x is self.shape else self.node.split(x)[0]
+
+    def _make(self, parts: Any) -> Any:
+        return self.node.join(self.rest, self.keys, list(parts))
+
+    def _map(self, f: Function, *containers: Any) -> Any:
+        return self._make(f(*items) for items in zip(self.shape, *map(self._parts, containers), strict=True))
+
+    def _items(self, x: Any) -> list[tuple[Any, Any]]:
+        return list(enumerate(self._parts(x)))
+
+    def _replaced(self, x: Any, key: Any, item: Any) -> Any:
+        return self._make(item if i == key else old for i, old in self._items(x))
+
+
 def _of_array(value: Any) -> VSpace:
     array = value.array if value.__class__ in TENSORS else value
     return ComplexArrayVSpace(value) if np.iscomplexobj(array) else ArrayVSpace(value)
@@ -291,6 +316,8 @@ def vspace(value: Any) -> Any:
     maker = VSpace.mappings.get(kind)
     if maker is None and isinstance(value, tuple) and hasattr(value, "_fields"):
         maker = SequenceVSpace
+    if maker is None and node_of(kind) is not None:
+        maker = NodeVSpace
     if maker is None:
         raise TypeError(
             f"{value!r} of type {kind.__name__} lives in no registered vector space. Needed: floating or complex "

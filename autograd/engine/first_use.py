@@ -19,7 +19,7 @@ _REFLECTED = ("add", "sub", "mul", "truediv", "matmul", "pow", "mod", "floordiv"
 _OTHERS = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "round", "index")
 ATTRIBUTES = (
     *(f"__{name}__" for name in (*_REFLECTED, *(f"r{name}" for name in _REFLECTED), *_OTHERS)),
-    "_from_function", "_from_ufunc",
+    "_from_function", "_from_ufunc", "__array_namespace__", "__dlpack__", "__dlpack_device__", "to_device",
     "T", "device", "imag", "itemsize", "mT", "nbytes", "real",
     "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "chunk", "clip", "clone",
     "compress", "conj", "conjugate", "contiguous", "copy", "cpu", "cuda", "cumprod", "cumsum", "detach", "diagonal",

@@ -129,6 +129,19 @@ class Call(Protocol):
     def __call__(self, *operands: Any, options: tuple[Any, ...] = (), **words: Any) -> Any: ...
 
 
+class _OwnSignature:
+    """The signature of an operation for `inspect`, made when it is read: of positional operands only."""
+
+    def __get__(self, x: Any, kind: type | None = None) -> Any:
+        if x is None:
+            raise AttributeError("__signature__")  # that of the class is the one of its constructor
+        from inspect import Parameter, Signature  # few programs ask
+
+        if x.variadic:
+            return Signature([Parameter("operands", Parameter.VAR_POSITIONAL)])
+        return Signature([Parameter(x.operand_name(i), Parameter.POSITIONAL_ONLY) for i in range(len(x.words))])
+
+
 class Primitive:
     """A differentiable operation. Called with no Tensor among the operands it runs the bare function.
 
@@ -213,6 +226,7 @@ class Primitive:
 
     __slots__ = ("__call__", "__dict__")  # a slot: calling an instance calls its own function directly
 
+    __signature__ = _OwnSignature()
     communicates = False
     separable = True  # see `recording.Step`
     widens = True  # whether rules for 16 bits run in float32: see `promotion`

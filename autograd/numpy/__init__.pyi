@@ -83,7 +83,6 @@ from numpy import floating as floating
 from numpy import format_float_positional as format_float_positional
 from numpy import format_float_scientific as format_float_scientific
 from numpy import frexp as frexp
-from numpy import from_dlpack as from_dlpack
 from numpy import frombuffer as frombuffer
 from numpy import fromfile as fromfile
 from numpy import fromfunction as fromfunction
@@ -818,6 +817,11 @@ def fmod(x: Tensor, y: Any, /) -> Tensor: ...
 def fmod(x: Any, y: Tensor, /) -> Tensor: ...
 @overload
 def fmod(x: Any, y: Any, /, *args: Any, **words: Any) -> Any: ...
+
+@overload
+def from_dlpack(x: Tensor, /, *, device: Any = None, copy: Any = None) -> Tensor: ...
+@overload
+def from_dlpack(x: Any, /, *, device: Any = None, copy: Any = None) -> Any: ...
 
 @overload
 def full(shape: Any, fill_value: Tensor, dtype: Any = None, order: Any = 'C', **words: Any) -> Tensor: ...

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import device_of, of_gpu, to_device
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, ShapeError, short, typed_errors
+from ..errors import ArgumentError, DtypeError, OptionError, ShapeError, short, typed_errors
 from ..layouts.layout import Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
@@ -45,9 +46,9 @@ from .ufuncs import floor
 
 __all__ = [
     "append", "arange", "array", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d",
-    "atleast_3d", "block", "broadcast_arrays", "column_stack", "copy", "dstack", "empty_like", "eye", "full",
-    "full_like", "hstack", "identity", "linspace", "logspace", "meshgrid", "ones", "ones_like", "row_stack", "tri",
-    "vstack", "zeros", "zeros_like",
+    "atleast_3d", "block", "broadcast_arrays", "column_stack", "copy", "dstack", "empty_like", "eye", "from_dlpack",
+    "full", "full_like", "hstack", "identity", "linspace", "logspace", "meshgrid", "ones", "ones_like", "row_stack",
+    "tri", "vstack", "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -96,6 +97,53 @@ asanyarray, ascontiguousarray = _array_converter(np.asanyarray), _array_converte
 def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
     """Return `a` itself. Tensors are never changed in place, so a copy is not needed. Adjoint: the cotangent."""
     return array(a)
+
+
+@typed_errors
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """Return the memory of another library's array as an array, without a copy: of torch, JAX, CuPy, or a Tensor.
+
+    It is an array of NumPy or, where the memory is that of a GPU, of CuPy. The array keeps the memory alive. No
+    gradient flows between the libraries.
+
+    Parameters
+    ----------
+    x : object with ``__dlpack__``
+    device : str, optional
+        Where the array has to be: "cpu" or "cuda". A move is a copy.
+    copy : bool, optional
+        True: always copy. False: never, or raise.
+
+    Raises
+    ------
+    DtypeError
+        `x` has no ``__dlpack__``.
+    OptionError
+        ``copy=False``, and the array is on another device.
+
+    Examples
+    --------
+    >>> import numpy, autograd.numpy as np
+    >>> a = numpy.arange(3.0)
+    >>> numpy.shares_memory(np.from_dlpack(a), a)
+    True
+    """
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        raise DtypeError(f"from_dlpack: {short(x)} was given; needed: an array with __dlpack__, as torch's and JAX's")
+    if copy not in (None, True, False):
+        raise ArgumentError(f"from_dlpack: copy={short(copy)} was given; needed: True, False or None")
+    kind = x.__dlpack_device__()[0]
+    if kind == 2:  # kDLCUDA of DLPack's header
+        array = of_gpu(x)
+        array = array.copy() if copy is True else array
+    else:
+        array = np.from_dlpack(x, copy=copy)
+    if device is None or device == device_of(array):
+        return array
+    if copy is False:
+        here = device_of(array)
+        raise OptionError(f"from_dlpack: copy=False and device={device!r} were given for an array on {here}")
+    return to_device(array, device)
 
 
 # -- at least n dimensions, stacks and blocks ------------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import device_of
-from ..errors import ArgumentError, SavedArrayError, typed_errors
+from ..arrays.read_only import guarded
+from ..errors import ArgumentError, OptionError, SavedArrayError, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import (
     einsum,
@@ -97,7 +99,82 @@ def _device(x: Any) -> str:
     return device_of(x.array)
 
 
+_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")  # of the array standard
+
+
+@typed_errors
+def _array_namespace(x: Any, /, *, api_version: str | None = None) -> Any:
+    """Return `autograd.numpy`, whose functions are those of the array standard, and differentiable.
+
+    Raises
+    ------
+    OptionError
+        Another version of the standard is asked for than 2021.12 to 2024.12.
+    """
+    if api_version is not None and api_version not in _VERSIONS:
+        raise OptionError(
+            f"__array_namespace__: api_version={api_version!r} was given; needed: one of {', '.join(_VERSIONS)}"
+        )
+    return import_module(f"{__package__.partition('.')[0]}.numpy")  # it stands above this module
+
+
+@typed_errors
+def _dlpack(x: Any, /, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+    """Return this rank's array as a capsule of DLPack: the same memory, marked read-only where the protocol can say so.
+
+    While a tape needs the array it is copied, unless the consumer insists with ``copy=False``: several libraries write
+    to memory that is marked read-only. The consumer keeps the memory alive.
+
+    Raises
+    ------
+    TapeError, LayoutError, AbsentError
+        As ``x.numpy()`` does: no gradient flows through the memory, and an addend is not the value.
+    SavedArrayError
+        ``copy=False``, a tape needs the array, and the consumer does not know read-only memory.
+    """
+    array = _exported(x)
+    if max_version is not None and tuple(max_version) < (1, 0):
+        max_version = None  # which has no flag for read-only memory
+    if copy is not True and isinstance(array, np.ndarray):
+        if not array.flags.writeable and copy is False and max_version is None:
+            raise SavedArrayError(
+                f"from_dlpack with copy=False of an array of shape {array.shape} that a tape needs or that is "
+                "read-only; needed: a consumer that knows read-only memory (DLPack 1.0)\n  fix: copy=True, or after "
+                "tape.backward(...), which releases it"
+            )
+        if not array.flags.writeable and copy is None:
+            copy = True
+        elif max_version is not None:
+            array = guarded(array)
+    words = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+    if isinstance(array, np.ndarray) and copy is True:
+        array, words["copy"] = array.copy(), None
+    return array.__dlpack__(**{key: value for key, value in words.items() if value is not None})
+
+
+def _dlpack_device(x: Any) -> tuple[int, int]:
+    """Return the kind and the number of the device of its array, as DLPack numbers them."""
+    found: tuple[int, int] = (np.empty(0) if isinstance(x.array, np.generic) else x.array).__dlpack_device__()
+    return found
+
+
+def _exported(x: Any) -> Any:
+    """The array of a Tensor, for a consumer in which no gradient is followed."""
+    x._refuse_addend("from_dlpack")
+    array = x.local  # TapeError on an active tape that follows it, AbsentError where it is absent
+    return np.asarray(array) if isinstance(array, np.generic) else array
+
+
+def _to_device(x: Any, device: Any, /, *, stream: Any = None) -> Any:
+    """Return `x` on a device, "cpu" or "cuda", as ``to`` does; with a gradient."""
+    return x if device == device_of(x.array) else x.to(device)
+
+
 METHODS: dict[str, Any] = {
+    "__array_namespace__": _array_namespace,
+    "__dlpack__": _dlpack,
+    "__dlpack_device__": _dlpack_device,
+    "to_device": _to_device,
     "all": reductions.all,
     "any": reductions.any,
     "argmax": reductions.argmax,
