@@ -23,12 +23,14 @@ import numpy as np
 from ..arrays.plain import BOXED
 from ..engine.leaves import tensor
 from ..engine.locks import guarded
+from ..engine.objects import boxed
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import Node, Recording, Step, options_of, parents_of
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import TapeError
+from .vspace import vspace
 
 __all__ = [
     "Box", "DictBox", "SequenceBox", "TraceStack", "VJPNode", "backward_pass", "isbox", "new_box", "trace_stack",
@@ -45,7 +47,9 @@ class _BoxType(type):
 class Box(metaclass=_BoxType):
     """The type of traced values; ``isinstance(x, Box)`` tests for one.
 
-    ``Box.register(kind)`` lets arrays of a type of your own be arguments of transforms. ``Box.type_mappings[kind]`` may
+    ``Box.register(kind)`` lets arrays of a type of your own be arguments of transforms. Objects of other types are
+    arguments if a subclass of Box and of their type registers it, and `VSpace.register` their vector space: primitives
+    compute with them, and cotangents are objects, too, which are added by ``+``. ``Box.type_mappings[kind]`` may
     be a function ``(value, trace, node) -> box``, which may refuse a value by raising an error.
 
     Examples
@@ -64,8 +68,11 @@ class Box(metaclass=_BoxType):
 
     @classmethod
     def register(cls, kind: type) -> None:
-        """Accept arrays of a type in transforms."""
-        Box.type_mappings[kind] = cls
+        """Accept arrays of a type in transforms; or its objects, if the class of boxes derives from that type."""
+        if issubclass(cls, kind) and not issubclass(kind, np.ndarray):
+            Box.type_mappings[kind] = lambda value, trace, node: boxed(cls, value, vspace(value))
+        else:
+            Box.type_mappings[kind] = cls
 
 
 class SequenceBox(tuple):

@@ -20,6 +20,7 @@ from ..arrays.device import as_array, is_array, is_inexact
 from ..engine import events
 from ..engine.forward_mode import transpose
 from ..engine.multi_output import append_outputs, find_outputs
+from ..engine.objects import Opaque
 from ..engine.primitive import compare_constants
 from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
@@ -382,6 +383,8 @@ class Extension:
     def _fit(self, g: Any, call: Call, i: int, record: bool) -> Any:
         """A cotangent with the leaf's shape and dtype; a Tensor if the sweep is recorded."""
         x = call.leaves[i]
+        if not _is_value(x):  # an object: see `engine.objects`
+            return g
         if g.__class__ not in TENSORS:
             g = as_array(g)
         elif not record:
@@ -517,6 +520,8 @@ def _differentiable(x: Any) -> bool:
 
 def _value(x: Any) -> Any:
     """A leaf as a plain array, or as a NumPy scalar if it has no dimensions, as users' functions expect."""
+    if isinstance(x, Opaque):
+        return x.held
     a = x.array if x.__class__ in TENSORS else as_array(x)
     return a if a.shape else a[()]
 

@@ -18,6 +18,7 @@ from ..arrays.plain import BOXED
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
 from ..engine.leaves import Constant, Leaf, tensor
+from ..engine.objects import Opaque
 from ..engine.pytree import flatten
 from ..engine.recording import copying, op_of, unshared
 from ..engine.state import state
@@ -81,7 +82,8 @@ class Traced:
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if _is_constant(x):
                     raise _constant_argument(x, self.structure.paths(what)[i])
-                inputs.append(self.tape.watch(x))
+                y = self.tape.watch(x)
+                inputs.append(x.placed(y) if isinstance(x, Opaque) else y)
             if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
                 recording.takes_unrecorded, recording.given = False, (tree, getattr(function, "given", None))
             state.levels = (*levels, self.tape.start)
@@ -190,7 +192,10 @@ class Traced:
         if found is not None and not any(g is not None for g in found):
             self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
         found = found or [None] * len(self.inputs)
-        gs = [recorded(zeros_like, x.array) if g is None else g for x, g in zip(self.inputs, found, strict=True)]
+        gs = [
+            (x.zeros() if isinstance(x, Opaque) else recorded(zeros_like, x.array)) if g is None else g
+            for x, g in zip(self.inputs, found, strict=True)
+        ]
         if self.raw:
             return _owned([self.out(g) for g in gs], cts or ())
         results: list[Any] = []
