@@ -29,8 +29,14 @@ class _Node(NamedTuple):
 
 
 _PACKAGES = ("autograd", "collectives", "parallel")
+_KNOWN = (tuple, list, Mapping, np.ndarray, np.generic, int, float, complex, str, bytes, type, type(None))
 _nodes: dict[type, _Node | None] = {}
 """The classes that are known: registered ones, dataclasses, and those whose instances are leaves (None)."""
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is one of the library's, as Tensors, modules and keys of draws are, or derives from one."""
+    return any(base.__module__.partition(".")[0] in _PACKAGES for base in kind.__mro__)
 
 
 def register_pytree_node(
@@ -72,10 +78,10 @@ def register_pytree_node(
             f"register_pytree_node({short(nodetype)}, {short(flatten_func)}, {short(unflatten_func)}) was given; "
             "needed: a class and two functions"
         )
-    if issubclass(nodetype, (tuple, list, Mapping, np.ndarray, np.generic, int, float, complex, str, type(None))):
+    if issubclass(nodetype, _KNOWN) or _is_own(nodetype):
         raise ArgumentError(
-            f"register_pytree_node: {nodetype.__name__} was given, whose instances are arrays, numbers, text or "
-            "containers already; needed: a class of your own"
+            f"register_pytree_node: {nodetype.__name__} was given, whose instances are leaves or containers already; "
+            "needed: a class of your own"
         )
 
     def split(x: Any) -> tuple[Sequence[Any], Sequence[Any], Any]:
@@ -91,8 +97,7 @@ def node_of(kind: type) -> Any:
     if kind in _nodes:
         return _nodes[kind]
     found = None
-    is_own = any(base.__module__.partition(".")[0] in _PACKAGES for base in kind.__mro__)  # keys of draws, modules
-    if is_dataclass(kind) and not hasattr(kind, "__array__") and not is_own:
+    if is_dataclass(kind) and not hasattr(kind, "__array__") and not _is_own(kind):
         given = [each for each in fields(kind) if each.init]
         names = tuple([each.name for each in given if not each.metadata.get("static")])
         static = tuple([each.name for each in given if each.metadata.get("static")])

@@ -168,6 +168,10 @@ def test_what_is_a_leaf() -> None:
 
 
 def test_what_cannot_be_registered() -> None:
-    for wrong in ((dict, len, len), (float, len, len), ("x", len, len), (Plain, None, len), (numpy.ndarray, len, len)):
+    wrong: Any
+    for wrong in (
+        (dict, len, len), (float, len, len), ("x", len, len), (Plain, None, len), (numpy.ndarray, len, len),
+        (ag.Tensor, len, len), (object, len, None),
+    ):  # fmt: skip
         with pytest.raises(ArgumentError, match="needed: a class"):
             ag.register_pytree_node(*wrong)
