@@ -23,13 +23,13 @@ import numpy as np
 from ..arrays.plain import BOXED
 from ..engine.leaves import tensor
 from ..engine.locks import guarded
-from ..engine.objects import boxed
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import Node, Recording, Step, options_of, parents_of
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import TapeError
+from .objects import boxed
 from .vspace import vspace
 
 __all__ = [

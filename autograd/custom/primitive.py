@@ -20,7 +20,6 @@ from ..arrays.device import as_array, is_array, is_inexact
 from ..engine import events
 from ..engine.forward_mode import transpose
 from ..engine.multi_output import append_outputs, find_outputs
-from ..engine.objects import Opaque
 from ..engine.primitive import compare_constants
 from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
@@ -33,6 +32,7 @@ from ..layouts.inference import infer, layout_of
 from ..layouts.layout import C, Layout
 from ..ops.elementwise import astype
 from ..ops.shape import broadcast_to, reshape
+from .objects import Opaque
 
 __all__ = ["Call", "Extension", "called"]
 
@@ -383,7 +383,7 @@ class Extension:
     def _fit(self, g: Any, call: Call, i: int, record: bool) -> Any:
         """A cotangent with the leaf's shape and dtype; a Tensor if the sweep is recorded."""
         x = call.leaves[i]
-        if not _is_value(x):  # an object: see `engine.objects`
+        if not _is_value(x):  # an object: see `objects`
             return g
         if g.__class__ not in TENSORS:
             g = as_array(g)

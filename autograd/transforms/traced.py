@@ -16,9 +16,9 @@ import numpy as np
 from ..arrays.capture import recorded
 from ..arrays.plain import BOXED
 from ..arrays.shape_only import Shaped
+from ..custom.objects import Opaque
 from ..engine.deferred import Deferred
 from ..engine.leaves import Constant, Leaf, tensor
-from ..engine.objects import Opaque
 from ..engine.pytree import flatten
 from ..engine.recording import copying, op_of, unshared
 from ..engine.state import state

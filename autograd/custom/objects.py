@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .recording import OUTSIDE
-from .tensor import Tensor
+from ..engine.recording import OUTSIDE
+from ..engine.tensor import Tensor
 
 __all__ = ["Opaque", "boxed"]
 
