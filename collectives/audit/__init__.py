@@ -2,7 +2,7 @@
 
 ============  ====================================================================================
 `collector`   is loaded into a program of PyTorch, and keeps gradients, parameters and updates
-`one_rank`    a process group for a run of one process with the rows of one rank
+`hook`        loads it; the start of a run that differs by design, and a process group with the rows of one rank
 `files`       the files of both, and the places of the pieces of parameters
 `page`        an HTML page of a report
 `judge`       the verdict: what is wrong, where, and how to mend it

@@ -3,11 +3,13 @@
 `sitecustomize` loads this file into the program's interpreter, so it imports the standard library and NumPy, and torch
 once the program has imported it. It keeps, on each rank and for each step of an optimizer:
 
-grad      the gradient, as it was before it was clipped, by `clip_grad_norm_` or by hand
-before    the parameter before the step; of several ranks before the first one, as the rest is sums of updates
+grad      the gradient that the optimizer is given; with a closure, that of its first call
+old       the gradient before its last change between backward and the step, as by clipping, if there was one
+before    the parameters before the first step; the later ones are sums of updates
 update    what the step has added to it
 output    the first output of each module since the step before, if asked for
-meta      JSON: names in the order of the model, places in global arrays, losses, norms, the factor of clipping
+part M    the gradient of microbatch M, of the rows of one rank
+meta      JSON: names in the order of the model, places in global arrays, losses, norms, which changes were bounds
 
 A file `rank-R/step-S.npz` holds them under the keys ``grad:NAME`` and so on. `collectives.audit.write` writes the same.
 """
@@ -16,28 +18,24 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib.abc
-import importlib.util
 import json
 import math
 import os
 import runpy
-import sys
 import tempfile
-import zipfile
-import zlib
+import threading
 from typing import Any
 
 import numpy as np
 
-FORM = 1
+FORM = 2
 """The number of the form of the files."""
-
-
-def slices(box: Any) -> Any:
-    """The slices of a box in its piece and in the global array."""
-    at, extents, start = box
-    return tuple(tuple(slice(a, a + e) for a, e in zip(of, extents)) for of in (at, start))  # noqa: B905
+CHANGES = {"mul_", "div_", "__imul__", "__itruediv__", "__idiv__", "clamp_", "clip_", "clamp_max_", "copy_", "__set__",
+           "_foreach_mul_", "_foreach_div_", "_foreach_clamp_max_", "_foreach_clamp_min_",
+           "_amp_foreach_non_finite_check_and_unscale_"}  # fmt: skip
+"""The functions that scale or bound gradients in place, or replace one."""
+WRAPPERS = {"module", "_orig_mod", "_checkpoint_wrapped_module"}
+"""Names of modules that hold another one."""
 
 
 def step_file(folder: str, rank: int, step: int) -> str:
@@ -49,47 +47,8 @@ def keep(path: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     descriptor, part = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".part")
     with os.fdopen(descriptor, "wb") as file:
-        with zipfile.ZipFile(file, "w") as archive:  # as np.savez, without copies of the arrays
-            for name, x in {"meta": np.array(json.dumps(meta)), **arrays}.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    x = np.ascontiguousarray(x).reshape(np.shape(x))
-                    np.lib.format.write_array_header_1_0(member, np.lib.format.header_data_from_array_1_0(x))
-                    member.write(x.reshape(-1).view(np.uint8).data)
+        np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
     os.replace(part, path)
-
-
-def install(text: str) -> None:
-    """Collect, as soon as the program imports torch."""
-    options = json.loads(text)
-    if options.get("data"):
-        rank, size = map(str, options["data"])
-        os.environ.update(RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")
-    if "torch" in sys.modules:
-        Collector(options)
-    else:
-        sys.meta_path.insert(0, _AtImport(options))
-
-
-class _AtImport(importlib.abc.MetaPathFinder):
-    """Makes the collector once torch is loaded."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(name)
-        if spec is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                load(module)
-                Collector(self.options)
-
-            spec.loader.exec_module = exec_module
-        return spec
 
 
 class Collector:
@@ -98,23 +57,23 @@ class Collector:
     def __init__(self, options: dict[str, Any]) -> None:
         import torch
         import torch.distributed
-        from torch.nn.modules import module
-        from torch.optim import optimizer
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         from torch.overrides import TorchFunctionMode
 
-        self.torch, self.options = torch, options
-        self.step, self.is_ready, self.is_on, self.is_inside = 0, False, False, False
+        self.torch, self.options, self.step, self.is_on, self.is_inside = torch, options, 0, False, False
         self.names: dict[str, Any] = {}
-        self.whose: dict[int, int] = {}  # by parameter: the number of its optimizer
-        self.optimizers: list[Any] = []
         self.roots: list[Any] = []
+        self.calls: dict[int, int] = {}  # by module: its number in the order of the first calls
+        self.optimizers: list[Any] = []
         self.losses: list[Any] = []
         self.norms: list[Any] = []
         self.outputs: dict[int, Any] = {}
         self.sums: list[dict[str, Any]] = []  # with the rows of one rank: the gradients after each backward
         self.changes: dict[int, Any] = {}  # by parameter: whether by a bound, and its gradient before the last one
-        self.memory: dict[int, Any] = {}  # by address: the parameter whose gradient is there
+        self.memory: dict[int | None, Any] = {}  # by address: the parameter whose gradient is there
+        self.stepping: Any = None  # the optimizer in whose step the program is, which may call another one's
         self.kept: Any = None
+        self.writer: Any = None
         collector = self
 
         class Changes(TorchFunctionMode):
@@ -128,127 +87,87 @@ class Collector:
                     collector.is_inside = is_inside
 
         self.mode = Changes()
-        self.change_names = {"mul_", "div_", "__imul__", "__itruediv__", "__idiv__", "clamp_", "clip_", "clamp_max_",
-                             "_foreach_mul_", "_foreach_div_", "_foreach_clamp_max_", "_foreach_clamp_min_",
-                             "_amp_foreach_non_finite_check_and_unscale_", "copy_", "__set__"}  # fmt: skip
-        module.register_module_forward_pre_hook(self.entered)
+        torch.nn.modules.module.register_module_forward_pre_hook(self.entered)
         if options.get("outputs"):
-            module.register_module_forward_hook(self.left)
-        optimizer.register_optimizer_step_pre_hook(self.before_step)
-        optimizer.register_optimizer_step_post_hook(self.after_step)
+            torch.nn.modules.module.register_module_forward_hook(self.left)
+        register_optimizer_step_pre_hook(self.before_step)
+        register_optimizer_step_post_hook(self.after_step)
         self.wrap(torch.autograd, "backward", self.backward)
         for where in (torch.nn.utils, torch.nn.utils.clip_grad):
             self.wrap(where, "clip_grad_norm_", self.clipped)
-        if options.get("float64"):
-            torch.set_default_dtype(torch.float64)
-        if options.get("data"):
-            self.wrap(torch.distributed, "init_process_group", self.one_of)
+        os.register_at_fork(after_in_child=lambda: self.is_rank() and options.update(steps=0))  # the child is no rank
+        for file, asked in (("one_rank.py", {"data"}), ("start.py", {"float64", "ulp", "reset"})):
+            if asked & set(options):
+                runpy.run_path(os.path.join(os.path.dirname(__file__), "hook", file))["install"](self)
 
     def wrap(self, where: Any, name: str, wrapper: Any) -> None:
         """Replace a function by one that is given it."""
         function = getattr(where, name)
+        setattr(where, name, functools.wraps(function)(lambda *args, **kwargs: wrapper(function, *args, **kwargs)))
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(function, *args, **kwargs)
-
-        setattr(where, name, wrapped)
-
-    # -- before a step's forward ---------------------------------------------------------------------------------------
-    def entered(self, module: Any, args: Any) -> Any:
-        if self.torch.compiler.is_compiling():
-            return None
-        self.watch(False)
-        if not self.is_ready:
-            self.is_ready = True
-            self.prepare()
-        if self.options.get("float64"):
-            torch = self.torch
-            return tuple(x.double() if isinstance(x, torch.Tensor) and x.dtype == torch.float32 else x for x in args)
-        return None
+    # -- before the step -----------------------------------------------------------------------------------------------
+    def entered(self, module: Any, args: Any) -> None:
+        if not self.torch.compiler.is_compiling():
+            self.watch(False)
+            self.calls.setdefault(id(module), len(self.calls))
 
     def left(self, module: Any, args: Any, output: Any) -> None:
-        if not self.torch.compiler.is_compiling() and id(module) not in self.outputs:
-            if isinstance(output, self.torch.Tensor) and output.is_floating_point():
-                self.outputs[id(module)] = module, self.local(output)
-
-    def prepare(self) -> None:
-        """Find the parameters, and set their values: moved by a last bit, or those of a reference."""
-        torch, options = self.torch, self.options
-        if not self.names:
-            self.find()
-        if self.step == 0 and options.get("float64"):
-            for root in self.roots:
-                root.double()
-        if options.get("reset") and os.path.exists(path := step_file(options["reset"], 0, self.step)):
-            with np.load(path) as found, torch.no_grad():
-                for name, p in self.names.items():
-                    if f"before:{name}" in found:
-                        mine, whole = self.local(p), torch.from_numpy(found[f"before:{name}"])
-                        for box in self.boxes(name, p) or [([0] * mine.ndim, mine.shape, [0] * mine.ndim)]:
-                            here, there = slices(box)
-                            mine[here] = whole[there].to(mine.dtype)
-        if self.step == 0 and options.get("ulp"):
-            with torch.no_grad():
-                for name, p in self.names.items():
-                    mine = self.local(p)
-                    if mine.is_floating_point():
-                        random = np.random.default_rng([options["ulp"], zlib.crc32(name.encode())])
-                        up = torch.from_numpy(random.random(tuple(mine.shape)) < 0.5).to(mine.device)
-                        rounded = mine.to(self.computes_in() or mine.dtype)
-                        far = torch.full_like(rounded, math.inf)
-                        bit = torch.nextafter(rounded, far).to(mine.dtype) - rounded.to(mine.dtype)
-                        mine.add_(torch.where(up, bit, -bit))
-
-    def computes_in(self):
-        """The type in which autocast computes, of which a last bit is moved; None without it."""
-        for device in ("cuda", "cpu"):
-            if self.torch.is_autocast_enabled(device):
-                return self.torch.get_autocast_dtype(device)
-        return None
+        is_new = not self.torch.compiler.is_compiling() and id(module) not in self.outputs
+        if is_new and isinstance(output, self.torch.Tensor) and output.is_floating_point():
+            self.outputs[id(module)] = module, self.local(output)
 
     def find(self) -> None:
-        """The parameters by name, in the order of the models, which are modules that no other module holds."""
-        torch = self.torch
-        objects = gc.get_objects()
-        modules: list[Any] = [x for x in objects if issubclass(type(x), torch.nn.Module)]  # isinstance may run code
+        """The parameters by name, in the order of the models: modules that train, and that no other one holds."""
+        torch, objects = self.torch, gc.get_objects()  # of type(x), since isinstance may run code
+        modules: list[Any] = [x for x in objects if issubclass(type(x), torch.nn.Module) and hasattr(x, "_modules")]
+        optimizers = [x for x in objects if issubclass(type(x), torch.optim.Optimizer)]
+        self.optimizers += [x for x in optimizers if all(x is not other for other in self.optimizers)]
+        trained = {id(p): p for each in self.optimizers for p in self.parameters(each)}
         held = {id(child) for each in modules for child in each.children()}
-        self.roots = [x for x in modules if id(x) not in held and next(x.parameters(), None) is not None]
-        self.names = {}
-        for root in self.roots:
-            for name, p in root.named_parameters():
-                name = ".".join(each for each in name.split(".") if each not in ("module", "_orig_mod"))
-                if self.names.setdefault(name, p) is not p and all(p is not other for other in self.names.values()):
-                    self.names[f"{type(root).__name__}.{name}"] = p
-        self.optimizers = self.optimizers or [x for x in objects if issubclass(type(x), torch.optim.Optimizer)]
-        known = {id(p) for p in self.names.values()}
-        for i, optimizer in enumerate(self.optimizers):
-            for p in (p for group in optimizer.param_groups for p in group["params"]):
-                self.whose[id(p)] = i
-                if id(p) not in known:
-                    self.names[f"parameter {len(self.names)}"] = p
+        roots = [x for x in modules if id(x) not in held]
+        if trained:
+            roots = [x for x in roots if any(id(p) in trained for p in x.parameters())]
+        self.roots, self.names = sorted(roots, key=lambda root: self.calls.get(id(root), math.inf)), {}
+        known: set[int] = set()
+        loose = [(f"parameter {i}", p) for i, p in enumerate(trained.values())]  # if no module has it
+        for each in (*(root.named_parameters() for root in self.roots), loose):
+            theirs = {".".join(word for word in name.split(".") if word not in WRAPPERS): p
+                      for name, p in each if id(p) not in known and self.has_values(p)}  # fmt: skip
+            prefix, n = "", 1
+            while any(prefix + name in self.names for name in theirs):  # another model has such names
+                n += 1
+                prefix = f"model {n}."
+            self.names.update({prefix + name: p for name, p in theirs.items()})
+            known |= {id(p) for p in theirs.values()}
 
-    def boxes(self, name: str, p: Any) -> Any:
-        """The boxes of a rank's piece; None for a whole parameter."""
-        if hasattr(p, "placements"):
-            from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    def parameters(self, optimizer: Any) -> list[Any]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
 
-            extents, start = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
-            return [([0] * p.ndim, list(extents), list(start))]
-        return self.options.get("boxes", {}).get(str(self.rank()), {}).get(name)
+    def has_values(self, p: Any) -> bool:
+        """Whether a parameter is of real or complex numbers; a lazy one has none yet."""
+        return not hasattr(p, "materialize") and (p.is_floating_point() or p.is_complex())
 
-    # -- between backward and the step ---------------------------------------------------------------------------------
-    def backward(self, function: Any, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def boxes(self, p: Any) -> Any:
+        """The boxes of a rank's piece of a DTensor; None for another tensor."""
+        if not hasattr(p, "placements"):
+            return None
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        extents, start = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+        return [([0] * p.ndim, list(extents), list(start))]
+
+    def backward(self, function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         self.watch(False)
         for x in (tensors,) if isinstance(tensors, self.torch.Tensor) else tensors:
             if x.numel() == 1:
                 self.losses.append(x.detach().clone())
         try:
-            return function(tensors, grad_tensors, *args, **kwargs)
+            return function(tensors, *args, **kwargs)
         finally:
+            if not self.names:
+                self.find()
             if self.options.get("data"):
-                grads = {name: self.array(p.grad) for name, p in self.names.items() if p.grad is not None}
-                self.sums.append(grads)
+                self.sums.append({name: self.array(p.grad) for name, p in self.names.items() if p.grad is not None})
             self.watch(True)
 
     def watch(self, is_on: bool) -> None:
@@ -262,122 +181,120 @@ class Collector:
 
     def clipped(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         norm = function(*args, **kwargs)
-        full = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        self.norms.append(full.detach().clone())
+        self.norms.append((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).detach().clone())
         return norm
 
     def changed(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Run a function; where it scales gradients, keep them as they were."""
+        """Run a function; where it changes gradients, keep them as they were."""
         name = getattr(function, "__name__", "")
-        if name not in self.change_names:
-            return function(*args, **kwargs)
-        changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
-        if name == "__set__":
-            changed = [args[0].grad]
-        if not self.memory:
-            self.memory = {self.local(p.grad).data_ptr(): p for p in self.names.values() if p.grad is not None}
-        for x in changed:
-            p = self.memory.get(self.local(x).data_ptr()) if isinstance(x, self.torch.Tensor) else None
-            if p is not None and self.local(p.grad).shape == self.local(x).shape:
-                self.changes[id(p)] = "clamp" in name or name == "clip_", self.local(x).clone()
-        if name == "__set__":
-            self.memory = {}
+        if name in CHANGES:
+            changed = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+            if name == "__set__":
+                changed = [args[0].grad]
+            if not self.memory:
+                self.memory = {self.address(p.grad): p for p in self.names.values() if p.grad is not None}
+            for x in changed:
+                p = self.memory.get(self.address(x)) if isinstance(x, self.torch.Tensor) else None
+                if p is not None and self.local(p.grad).shape == self.local(x).shape:
+                    self.changes[id(p)] = "clamp" in name or name == "clip_", self.local(x).clone()
+            if name == "__set__":
+                self.memory = {}
         return function(*args, **kwargs)
 
     # -- at a step -----------------------------------------------------------------------------------------------------
-    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if self.stepping not in (None, optimizer):
+            return None
+        self.stepping, self.kept = optimizer, None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self.take(optimizer)
+            return None
+
+        def first() -> Any:
+            loss = closure()
+            if self.kept is None:
+                self.take(optimizer)
+            return loss
+
+        return (args, {**kwargs, "closure": first}) if "closure" in kwargs else ((args[0], first, *args[2:]), kwargs)
+
+    def take(self, optimizer: Any) -> None:
+        """Keep what a step is given."""
         self.watch(False)
         if self.step >= self.options["steps"]:
             return
-        if optimizer not in self.optimizers or not self.names:
-            self.optimizers += [optimizer] * (optimizer not in self.optimizers)
+        own = {id(p) for p in self.parameters(optimizer)}
+        if not own <= {id(p) for p in self.names.values()}:
             self.find()
-        number = self.optimizers.index(optimizer)
-        mine = {name: p for name, p in self.names.items() if self.whose.get(id(p), number) == number}
-        factor = self.factor([p for p in mine.values() if p.grad is not None])
-        arrays, before, places, mesh = {}, {}, {}, {}
-        for name, p in mine.items():
-            before[name] = self.array(p)
-            places[name] = {"shape": list(p.shape), "boxes": self.boxes(name, p)} if hasattr(p, "placements") else None
-            if places[name] and p.device_mesh.mesh_dim_names:
-                mesh[",".join(p.device_mesh.mesh_dim_names)] = p.device_mesh.mesh.tolist()
-            if p.grad is not None:
-                g = p.grad
-                if hasattr(g, "placements") and g.placements != p.placements:
-                    g = g.redistribute(placements=p.placements)  # as the optimizer does
-                arrays[f"grad:{name}"] = self.array(g if factor is None else self.changes[id(p)][1])
+        others = {id(p) for each in self.optimizers for p in self.parameters(each)} - own
+        mine = {name: p for name, p in self.names.items() if id(p) not in others}
+        grads = {name: p.grad for name, p in mine.items() if p.grad is not None}
+        arrays, places, mesh = {}, {}, {}
+        for name, p in self.names.items():
+            if (of := self.boxes(p)) is not None:
+                places[name] = {"boxes": of}
+                mesh[",".join(p.device_mesh.mesh_dim_names or ["ranks"])] = p.device_mesh.mesh.tolist()
+        is_changed = all(id(mine[name]) in self.changes for name in grads)
+        for name, g in grads.items():
+            p = mine[name]
+            if hasattr(g, "placements") and g.placements != p.placements:
+                g = g.redistribute(placements=p.placements)  # as the optimizer does
+            arrays[f"grad:{name}"] = self.array(g)
+            if is_changed:
+                arrays[f"old:{name}"] = self.array(self.changes[id(p)][1], is_copy=False)
         for m, (sums, last) in enumerate(zip(self.sums, [{}, *self.sums])):  # noqa: B905
             arrays.update({f"part {m}:{name}": sums[name] - last.get(name, 0) for name in mine if name in sums})
-        names = {id(each): name for root in self.roots for name, each in root.named_modules()}
-        for key, (_, x) in self.outputs.items():
-            if names.get(key) is not None:
-                arrays[f"output:{names[key]}"] = self.array(x)
-        if self.step == 0 or self.size() == 1:
+        names = {id(each): name for root in self.roots for name, each in root.named_modules()} if self.outputs else {}
+        arrays.update({f"output:{names[key]}": self.array(x) for key, (_, x) in self.outputs.items() if key in names})
+        before = {name: self.array(p) for name, p in (mine if self.step else self.names).items()}
+        if self.step == 0:
             arrays.update({f"before:{name}": x for name, x in before.items()})
+        rank, size = self.place()
         self.kept = mine, before, arrays, {
-            "form": FORM, "engine": f"torch {self.torch.__version__}", "rank": self.rank(), "size": self.size(),
-            "step": self.step, "optimizer": number, "names": list(mine), "places": places, "mesh": mesh,
-            "losses": [float(x) for x in self.losses], "norms": [float(x) for x in self.norms], "clip": factor,
-            "dtypes": {name: str(p.dtype).removeprefix("torch.") for name, p in mine.items()},
+            "form": FORM, "engine": f"torch {self.torch.__version__}", "rank": rank, "size": size, "step": self.step,
+            "names": list(self.names), "places": places, "mesh": mesh,
+            "losses": [float(x) for x in self.losses], "norms": [float(x) for x in self.norms],
+            "bounds": [name for name, p in mine.items() if id(p) in self.changes and self.changes[id(p)][0]],
+            "dtypes": {name: str(p.dtype).removeprefix("torch.") for name, p in self.names.items()},
         }  # fmt: skip
 
-    def factor(self, parameters: list[Any]) -> Any:
-        """The factor by which all gradients were clipped at last, "bound" if by their values; None if they were not."""
-        if not parameters or any(id(p) not in self.changes for p in parameters):
-            return None
-        factors: list[Any] = []
-        for p in parameters:
-            is_bound, old = self.changes[id(p)]
-            new, top = self.local(p.grad), old.abs().max() if old.numel() else 0
-            if is_bound or not top:
-                factors += ["bound"] * is_bound
-                continue
-            at = int(old.abs().argmax())
-            factors.append(float(new.flatten()[at]) / float(old.flatten()[at]))
-            if not (new - old * factors[-1]).abs().max() <= 1e-3 * top * abs(factors[-1]):
-                return None  # what came after it was no multiple: a sum over the ranks, say
-        if not factors or "bound" in factors:
-            return "bound" if factors else None
-        number = max(factors[0], 1 / factors[0]) if factors[0] > 0 else 0.0
-        is_count = abs(number - round(number)) < 1e-6 * number  # of ranks or microbatches, or a scale of the loss
-        alike = all(abs(each - factors[0]) <= 1e-3 * abs(factors[0]) for each in factors)
-        return factors[0] if alike and not is_count else None
-
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if optimizer is not self.stepping:
+            return
         if self.kept is not None:
             mine, before, arrays, meta = self.kept
-            for name, p in mine.items():
-                arrays[f"update:{name}"] = self.array(p, is_copy=False) - before[name]
+            arrays.update({f"update:{name}": self.array(p, is_copy=False) - before[name] for name, p in mine.items()})
+            if self.writer is not None:
+                self.writer.join()
             path = step_file(self.options["out"], meta["rank"], self.step)
-            keep(path, meta, arrays)
-        self.kept, self.is_ready = None, False
+            self.writer = threading.Thread(target=keep, args=(path, meta, arrays))  # Python ends after it
+            self.writer.start()
+        self.stepping = self.kept = None
         self.step += 1
         for each in (self.losses, self.norms, self.outputs, self.sums, self.changes):
             each.clear()
 
     # -- tensors and ranks ---------------------------------------------------------------------------------------------
     def local(self, x: Any) -> Any:
-        x = x.detach()
-        return x.to_local() if hasattr(x, "placements") else x
+        return x.detach().to_local() if hasattr(x, "placements") else x.detach()
+
+    def address(self, x: Any) -> int | None:
+        x = self.local(x)
+        return x.data_ptr() if x.layout == self.torch.strided and x.numel() else None
 
     def array(self, x: Any, is_copy: bool = True) -> Any:
-        x = self.local(x).cpu()
-        x = (x.float() if x.dtype in (self.torch.bfloat16, self.torch.float16) else x).numpy()
-        return x.copy() if is_copy else x
+        x = self.local(x).to_dense()
+        dtype = self.torch.float32 if x.dtype in (self.torch.bfloat16, self.torch.float16) else x.dtype
+        return x.to("cpu", dtype, copy=is_copy).numpy(force=True)
 
-    def rank(self) -> int:
-        of = self.torch.distributed
+    def is_rank(self) -> bool:
+        return self.torch.distributed.is_available() and self.torch.distributed.is_initialized()
+
+    def place(self) -> tuple[int, int]:
+        """The rank, and the number of ranks."""
         if self.options.get("data"):
-            return 0
-        return of.get_rank() if of.is_initialized() else int(os.environ.get("RANK", "0"))
-
-    def size(self) -> int:
-        of = self.torch.distributed
-        if self.options.get("data") or not of.is_initialized():
-            return 1
-        return of.get_world_size()
-
-    def one_of(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """A process group in which this process is one rank of several, and each collective gives its own values."""
-        one_rank = runpy.run_path(os.path.join(os.path.dirname(__file__), "hook", "one_rank.py"))
-        return one_rank["start"](function, *self.options["data"])
+            return 0, 1
+        if self.is_rank():
+            return self.torch.distributed.get_rank(), self.torch.distributed.get_world_size()
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import numpy as np
 
 from autograd.errors import ArgumentError, typed_errors
 
-from .collector import FORM, keep, slices, step_file
+from .collector import FORM, keep, step_file
+from .hook.start import slices
 
 __all__ = ["Box", "Cut", "Step", "boxes", "piece_of", "read_map", "read_steps", "write"]
 
@@ -59,11 +61,35 @@ class Step:
 
     def get(self, kind: str, name: str) -> Any:
         """The array of a parameter, as float64 at least; None if the rank has none."""
+        if kind == "grad" and self.clip is not None:
+            kind = "old"
         key = f"{kind}:{name}"
         if key not in self.arrays:
             return None
         x = np.asarray(self.arrays[key])
         return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+    @cached_property
+    def clip(self) -> float | str | None:
+        """The factor by which all gradients were clipped at last, "bound" if by their values; None if they were not."""
+        factors: list[float] = []
+        names = [key.removeprefix("old:") for key in self.arrays if key.startswith("old:")]
+        is_bound = not set(names).isdisjoint(self.meta["bounds"])
+        for name in names:
+            old, new = (np.asarray(self.arrays[f"{kind}:{name}"]) for kind in ("old", "grad"))
+            top = np.abs(old).max(initial=0)
+            if name in self.meta["bounds"] or not top:
+                continue
+            at = np.unravel_index(np.abs(old).argmax(), old.shape)
+            factors.append(float(np.real(new[at] / old[at])))
+            if not np.abs(new - old * factors[-1]).max() <= 1e-3 * top * abs(factors[-1]):
+                return None  # what came after it was no multiple: a sum over the ranks, say
+        if not factors or is_bound:
+            return "bound" if is_bound else None
+        number = max(factors[0], 1 / factors[0]) if factors[0] > 0 else 0.0
+        is_count = abs(number - round(number)) < 1e-6 * number  # of ranks or microbatches, or a scale of the loss
+        alike = all(abs(each - factors[0]) <= 1e-3 * abs(factors[0]) for each in factors)
+        return factors[0] if alike and not is_count else None
 
     @property
     def names(self) -> list[str]:
@@ -123,9 +149,9 @@ def write(
     arrays: dict[str, Any] = {f"{kind}:{name}": np.asarray(x) for kind, of in kinds.items() for name, x in of.items()}
     names = list(dict.fromkeys([*kinds["before"], *gradients]))
     meta = {
-        "form": FORM, "engine": "", "rank": rank, "size": size, "step": step, "optimizer": 0, "names": names,
+        "form": FORM, "engine": "", "rank": rank, "size": size, "step": step, "names": names,
         "places": {}, "mesh": {}, "losses": [] if loss is None else [float(loss)],
-        "norms": [] if norm is None else [float(norm)], "clip": None,
+        "norms": [] if norm is None else [float(norm)], "bounds": [],
         "dtypes": {name: str(np.asarray(gradients[name]).dtype) for name in names if name in gradients},
     }  # fmt: skip
     path = Path(step_file(str(folder), rank, step))
@@ -140,15 +166,20 @@ def read_steps(folder: str | Path) -> list[dict[int, Step]]:
     Raises
     ------
     ArgumentError
-        There is none, or a file is of another form.
+        There is none, a file is of another form, or they are of runs with different numbers of ranks.
     """
     steps: dict[int, dict[int, Step]] = {}
+    sizes: dict[int, Path] = {}
     for path in Path(folder).glob("rank-*/step-*.npz"):
         arrays = np.load(path)
         meta = json.loads(str(arrays["meta"]))
         if meta["form"] != FORM:
             raise ArgumentError(f"{path}: form {meta['form']}; this version reads {FORM}\n  fix: collect again")
+        sizes.setdefault(meta["size"], path)
         steps.setdefault(meta["step"], {})[meta["rank"]] = Step(meta, arrays)
+    if len(sizes) > 1:
+        found = " and ".join(f"{path} of {size} ranks" for size, path in sizes.items())
+        raise ArgumentError(f"{folder} has files of several runs: {found}\n  fix: remove it, and collect again")
     if not steps:
         raise ArgumentError(
             f"{folder}: no rank-R/step-S.npz in it\n  fix: give the folder of `audit collect -o`, and check that the "

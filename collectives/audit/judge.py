@@ -23,7 +23,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -62,7 +62,7 @@ FIXES = {
     "some zero": "a sum, or the way back of a gather or a scatter, is missing",
     "conjugate": "one side has the convention of the other: conjugate it",
     "more": "a sum too many, or a sum where a mean was meant",
-    "less": "a mean where a sum was meant, or a division too many",
+    "less": "a mean where a sum was meant, a division too many, or a missing sum of addends that are equal",
     "each": "each rank has scaled its piece by a number of its own",
     "stale": "it is read before it is ready: wait for the communication",
     "not cleared": "zero_grad before backward",
@@ -71,6 +71,7 @@ FIXES = {
     "own rows": "all-reduce it over the ranks",
     "means": "divide the sum over all ranks by the count over all ranks, of tokens or rows",
     "scaled": "sum the gradients first, then scale or clip them",
+    "accumulated": "only add what the microbatches give; divide the loss, and once",
     "copies": "broadcast it from one rank before the first step",
     "start": "the same seed and initialization on one process and on all ranks",
     "still": "give it to the optimizer there",
@@ -124,6 +125,12 @@ class Judge:
                     "torchrun --nproc-per-node 1"
                 )
         step = next(iter(self.reference[0].values()))
+        starts = [key for key in step.arrays if key.startswith("before:")]
+        for run in self.moved:
+            theirs = next(iter(run[0].values())).arrays
+            if starts and all(key in theirs and np.array_equal(theirs[key], step.arrays[key]) for key in starts):
+                text = "a run with moved bits has the reference's parameters, so it measures no tolerance"
+                raise ArgumentError(f"{text}\n  fix: collect it with --ulp 1; a program without modules has none")
         for pattern, cuts in self.cuts.items():
             shapes = [step.arrays[key].shape for name in step.names if fnmatchcase(name, pattern)
                       if (key := f"before:{name}") in step.arrays]  # fmt: skip
@@ -142,16 +149,21 @@ class Judge:
     def report(self) -> Report:
         """Judge the steps one after the other, up to the first one that is wrong."""
         steps = min(len(self.reference), len(self.job))
+        if not 0 <= self.first < steps:
+            raise ArgumentError(f"the first step is {self.first}; needed: one of the {steps} that both runs have")
         report = Report(steps, steps)
+        if len(self.job) != len(self.reference):
+            counts = f"the job has {len(self.job)} steps, and the reference {len(self.reference)}"
+            report.notes.append(f"{counts}: those that both have are judged")
         if not self.moved:
             report.notes.append(f"the tolerance is assumed, {_ALONE} last bits of the largest entry; --ulp measures it")
         if why := self._not_comparable():
             report.step, report.others, report.is_comparable = 0, [Finding("names", why)], False
             return report
-        counts = {rank: sum(rank in step for step in self.job) for rank in self.job[0]}
-        last = max(counts.values())
-        skipped = {rank: n for rank, n in counts.items() if n < last}
-        for t in range(self.first, min(steps, *counts.values())):
+        kept = {rank: sum(rank in step for step in self.job) for rank in self.job[0]}
+        last = max(kept.values())
+        skipped = {rank: n for rank, n in kept.items() if n < last}
+        for t in range(self.first, min(steps, *kept.values())):
             at = AtStep(self, t)
             report.verdicts, report.others = at.verdicts(), at.others()
             report.is_comparable = at.is_comparable
@@ -171,6 +183,14 @@ class Judge:
         if have != set(theirs.names):
             only, absent = sorted(have - set(theirs.names))[:5], sorted(set(theirs.names) - have)[:5]
             return f"the job's parameters {only} are not in the reference, whose {absent} the job has not"
+        ours = next(iter(self.job[0].values()))
+        if gone := set(range(ours.meta["size"])) - set(self.job[0]):
+            return f"{_of_ranks(gone)} of {ours.meta['size']} has kept no step: it ended before, or has no optimizer"
+        if not any(theirs.get("grad", name) is not None for name in theirs.names):
+            return "the reference has no gradient at its first step"
+        for name, of in theirs.meta["dtypes"].items():
+            if _last_bit(mine := ours.meta["dtypes"].get(name, of)) > _last_bit(of):
+                return f"{name} is {mine} in the job, {of} in the reference: collect all with --float64, or none"
         for name, (rank, step) in itertools.product(theirs.names, self.job[0].items()):
             whole, piece = theirs.get("before", name), step.get("before", name)
             if whole is not None and piece is not None:
@@ -219,9 +239,8 @@ class AtStep:
 
     def tolerance(self, kind: str, name: str, whole: Any) -> float:
         """The largest error of a right entry."""
-        eps = {"bfloat16": 2**-8, "float16": 2**-10}.get(self.reference.meta["dtypes"].get(name, ""))
-        dtype = self.reference.arrays[f"{kind}:{name}"].dtype
-        unit = float(eps or np.finfo(dtype if dtype.kind in "fc" else float).eps) * _largest(whole)
+        dtype = self.reference.meta["dtypes"].get(name, self.reference.arrays[f"{kind}:{name}"].dtype.name)
+        unit = _last_bit(dtype) * _largest(whole)
         moved = self.beside(self.judge.moved, kind, name)
         return _FACTOR * max([unit, *(_largest(x - whole) for x in moved)]) if moved else _ALONE * unit
 
@@ -262,10 +281,10 @@ class AtStep:
         wanted, given = self.wanted(name, whole), self.given("grad", name)
         tolerance = self.tolerance("grad", name, whole)
         distances = {rank: _distance(g, wanted[rank], tolerance) for rank, g in given.items()}
-        absent = [str(rank) for rank, g in given.items() if g is None]
+        absent = [rank for rank, g in given.items() if g is None]
         if absent:
             is_all = len(absent) == len(given)
-            text = "no rank has a gradient" if is_all else f"no gradient on rank {' and '.join(absent)}"
+            text = "no rank has a gradient" if is_all else f"no gradient on {_of_ranks(absent)}"
             return Finding("missing", text, FIXES["all missing" if is_all else "missing"]), distances
         if all(each <= 1 for each in distances.values()) and np.isfinite(whole).all():
             return RIGHT, distances
@@ -312,7 +331,7 @@ class AtStep:
 
     # -- beside the gradients ------------------------------------------------------------------------------------------
     def others(self) -> list[Finding]:
-        """Of starts, updates and norms."""
+        """Of starts, then of norms, then of updates, since one follows from the other."""
         found: dict[Finding, list[str]] = {}
         starts = dict(self.starts()) if self.t == 0 else {}
         for name, finding in starts.items():
@@ -320,10 +339,12 @@ class AtStep:
                 found.setdefault(finding, []).append(name)
         if len(starts) > 1 and all(each is not None and each.fix == FIXES["start"] for each in starts.values()):
             self.is_comparable = False
-        if not found and len(self.right) == len(self.names) and (norm := self.of_norm()) is not None:
-            found[norm] = []
-        if not found:
-            for name in self.right:
+        elif found:
+            self.is_comparable = True  # the cause is known
+        if not found and len(self.right) == len(self.names):
+            if (norm := self.of_norm()) is not None:
+                found[norm] = []
+            for name in self.right if not found else ():
                 if (finding := self.of_update(name)) is not None:
                     found.setdefault(finding, []).append(name)
         return [Finding(each.cause, f"{_some(names)} {each.text}".strip(), each.fix) for each, names in found.items()]
@@ -354,9 +375,9 @@ class AtStep:
         if self.tolerance("grad", name, gradient) > _DRIFT * _largest(gradient):
             return None  # so little is known of the gradient that the update tells nothing
         wanted = self.wanted(name, whole)
-        still = [str(rank) for rank, u in given.items() if not u.any() and wanted[rank].any()]
+        still = [rank for rank, u in given.items() if not u.any() and wanted[rank].any()]
         if still:
-            on = "any rank" if len(still) == len(given) else f"rank {' and '.join(still)}"
+            on = "any rank" if len(still) == len(given) else _of_ranks(still)
             return Finding("update", f"is not updated on {on}", FIXES["still"])
         for rank, u in given.items():
             if u.shape == wanted[rank].shape and wanted[rank].any():
@@ -371,7 +392,7 @@ class AtStep:
         ratios: dict[int, float] = {}
         for rank, step in self.ranks.items():
             for ours, theirs in ((step.meta["norms"][:1], self.reference.meta["norms"][:1]),
-                                 ([self.reference.meta["clip"]], [step.meta["clip"]])):  # fmt: skip
+                                 ([self.reference.clip], [step.clip])):  # fmt: skip
                 if ours and theirs and isinstance(ours[0], float) and isinstance(theirs[0], float) and theirs[0]:
                     ratios.setdefault(rank, ours[0] / theirs[0])
         if len(ratios) < len(self.ranks) or all(abs(each - 1) < _SAME for each in ratios.values()):
@@ -478,8 +499,8 @@ class Pieces:
     def not_finite(self) -> Finding | None:
         if not np.isfinite(self.whole).all():
             return Finding("not finite", "the reference's gradient has a NaN or an infinity", FIXES["not finite"])
-        ranks = [str(rank) for rank, g in self.given.items() if not np.isfinite(g).all()]
-        text = f"a NaN or an infinity on rank {' and '.join(ranks)}"
+        ranks = [rank for rank, g in self.given.items() if not np.isfinite(g).all()]
+        text = f"a NaN or an infinity on {_of_ranks(ranks)}"
         return Finding("not finite", text, FIXES["not finite"]) if ranks else None
 
     def zero(self) -> Finding | None:
@@ -489,7 +510,7 @@ class Pieces:
             return None
         if not others:
             return Finding("zero", "zero", FIXES["zero"])
-        return Finding("zero", f"zero on rank {' and '.join(map(str, still))}, right on the others", FIXES["some zero"])
+        return Finding("zero", f"zero on {_of_ranks(still)}, right on the others", FIXES["some zero"])
 
     def factor(self) -> Finding | None:
         if self.is_right(self.given, {rank: w.conj() for rank, w in self.wanted.items()}):
@@ -502,7 +523,8 @@ class Pieces:
             return None
         if c is None:
             each = ", ".join(f"{factor:.6g} on rank {rank}" for rank, factor in factors.items())
-            return Finding("factor", f"another factor on each rank: {each}", FIXES["each"])
+            other = Finding("factor", f"another factor on each rank: {each}", FIXES["each"])
+            return self.missing_sum(is_exact=True) or other  # addends may be multiples of their sum
         named = self.named(c)
         if not named and self.is_one_number():
             return None
@@ -511,7 +533,7 @@ class Pieces:
         return Finding("factor", f"{c:.{min(digits, 6)}g} times right{named and f': {named}{more}'}",
                        FIXES["more" if abs(c) > 1 else "less"])  # fmt: skip
 
-    def missing_sum(self) -> Finding | None:
+    def missing_sum(self, is_exact: bool = False) -> Finding | None:
         copies = self.at.axes_of_copies(self.name, self.whole.shape)
         for axes in self.mesh.subsets():
             if not copies.issuperset(axes):
@@ -527,7 +549,7 @@ class Pieces:
                 continue
             is_whole = abs(c - 1) <= self.precision(1)
             named = "" if is_whole else self.named(c)
-            if not is_whole and not named and self.is_one_number():
+            if not is_whole and (is_exact or (not named and self.is_one_number())):
                 continue
             times = "" if is_whole else f"{c:.6g} times{named and f' ({named})'} "
             over = self.mesh.shown(axes)
@@ -537,8 +559,9 @@ class Pieces:
         return None
 
     def before(self) -> Finding | None:
-        run, t = self.at.judge.reference, self.at.t - 1
-        old = next(iter(run[t].values())).get("grad", self.name) if t >= 0 else None
+        earlier = (next(iter(step.values())) for step in self.at.judge.reference[: self.at.t][::-1])
+        grads = (step.get("grad", self.name) for step in earlier)
+        old = next((x for x in grads if x is not None), None)  # another optimizer may have stepped since
         if old is None or old.shape != self.whole.shape:
             return None
         olds = self.at.wanted(self.name, old)
@@ -587,9 +610,9 @@ class Pieces:
                 return None
         every = [(k, m) for k in range(len(runs)) for m in batches]
         names = [f"rank {k}" + (f" in microbatch {m}" if len(batches) > 1 else "") for k, m in every]
-        return self.of_weights(right, found, names)
+        return self.of_weights(right, found, names, len(batches))
 
-    def of_weights(self, right: list[float], found: dict[int, list[float]], names: list[str]) -> Finding:
+    def of_weights(self, right: list[float], found: dict[int, list[float]], names: list[str], n: int) -> Finding:
         slack = _SAME * max(map(abs, right))
         shown = f"the rows of {_some(names)} have the weights {{}}; right: " + ", ".join(f"{c:.6g}" for c in right)
         texts = {rank: ", ".join(f"{c:.6g}" for c in cs) for rank, cs in found.items()}
@@ -612,6 +635,8 @@ class Pieces:
             return Finding("weights", f"a mean of the parts' means: {shown}", FIXES["means"])
         if abs(inverse - 1) < _SAME:
             return Finding("weights", f"a sum of the parts' means: {shown}", FIXES["means"])
+        if n > 1 and all(max(of) - min(of) < slack for of in (first[m::n] for m in range(n))):
+            return Finding("weights", f"the microbatches have other weights: {shown}", FIXES["accumulated"])
         text = f"{shown}. Each rank has scaled its own part, as by clipping before the sum"
         return Finding("weights", text, FIXES["scaled"])
 
@@ -620,11 +645,22 @@ def _always(value: float, rank: int) -> float:
     return value
 
 
+def _of_ranks(ranks: Iterable[int]) -> str:
+    return f"rank {' and '.join(map(str, sorted(ranks)))}"
+
+
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names if len(names) <= 5 else [*names[:4], f"and {len(names) - 4} more"])
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def _last_bit(dtype: str) -> float:
+    """Of 1, in a type; of float64 for whole numbers."""
+    if dtype == "bfloat16":  # NumPy has none
+        return 2**-8
+    return float(np.finfo(dtype if np.dtype(dtype).kind in "fc" else float).eps)
 
 
 def _largest(x: Any) -> float:

@@ -5,16 +5,24 @@ So a run of a data-parallel program on one process computes what a rank computes
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 _NAME = "audit-one-rank"
 
 
-def start(init_process_group: Any, rank: int, size: int) -> Any:
-    """Make the default group of a program: rank `rank` of `size`."""
+def install(collector: Any) -> None:
+    """Give a program that asks for a process group this one."""
+    collector.wrap(collector.torch.distributed, "init_process_group", partial(start, collector.options["data"]))
+
+
+def start(data: Any, init_process_group: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the default group of a program, in which it is one rank of several."""
     import torch
     import torch.distributed as dist
     from torch._C._distributed_c10d import _create_work_from_future
+
+    rank, size = data
 
     def done(result: Any) -> Any:
         future: Any = torch.futures.Future()

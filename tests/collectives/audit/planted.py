@@ -18,7 +18,7 @@ from collectives.audit import Judge, Mesh, Report, read_map, read_steps
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB = Path(__file__).with_name("job.py")
-COLLECTOR = ROOT / "collectives" / "audit" / "collector.py"
+COLLECTOR = ROOT / "collectives" / "audit" / "hook" / "sitecustomize.py"
 TP_MAP = """
 "attention.qkv.weight" = {axis = "tp", dim = 0, parts = 3}
 "attention.out.weight" = {axis = "tp", dim = 1}
@@ -118,8 +118,8 @@ TABLE = tuple(_table())
 class Bench:
     """Runs jobs in a folder; a run that several need is made once."""
 
-    def __init__(self, folder: Path, python: str):
-        self.folder = folder
+    def __init__(self, folder: Path, python: str, program: Path = JOB):
+        self.folder, self.program = folder, program
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tp.toml").write_text(TP_MAP)
         (folder / "ep.toml").write_text(EP_MAP)
@@ -129,19 +129,17 @@ class Bench:
         self.zygote = subprocess.Popen([python, str(zygote)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                        stderr=self.log, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
 
-    def collect(self, name: str, ranks: int, job: Planted, fault: str = "", **options: object) -> Path:
-        """The folder of a run."""
+    def collect(self, name: str, ranks: int, arguments: list[str], fault: str = "", **options: object) -> Path:
+        """The folder of a run of the program."""
         name = name.replace(" ", "_").replace("--", "")
         if name in self.made:
             return self.made[name]
         out = self.folder / name
         for old in out.glob("rank-*/step-*.npz"):
             old.unlink()
-        if "float32" not in job.options:
-            options["float64"] = True
         environment = {"FAULT": fault, "RINGTAPE_AUDIT": json.dumps({"out": str(out), "steps": 3, **options})}
-        request = {"ranks": ranks, "environment": environment, "program": str(JOB), "collector": str(COLLECTOR),
-                   "arguments": [job.how, *job.options]}  # fmt: skip
+        request = {"ranks": ranks, "environment": environment, "program": str(self.program), "arguments": arguments,
+                   "collector": str(COLLECTOR)}  # fmt: skip
         assert self.zygote.stdin is not None and self.zygote.stdout is not None
         print(json.dumps(request), file=self.zygote.stdin, flush=True)
         statuses = self.zygote.stdout.readline()
@@ -150,17 +148,25 @@ class Bench:
         self.made[name] = out
         return out
 
+    def close(self) -> None:
+        """End the process that starts ranks."""
+        assert self.zygote.stdin is not None
+        self.zygote.stdin.close()
+        self.zygote.wait()
+        self.log.close()
+
     def judge(self, job: Planted) -> Report:
         """The report of a job."""
         key = " ".join((job.how, *job.options))
-        base = job._replace(fault="")
-        reference = read_steps(self.collect(f"ref {key}", 1, base))
-        moved = [read_steps(self.collect(f"ulp{seed} {key}", 1, base, ulp=seed)) for seed in (1, 2)]
+        options: dict[str, object] = {} if "float32" in job.options else {"float64": True}
+        arguments, of_rows = [job.how, *job.options], ["dp", *job.options]
+        reference = read_steps(self.collect(f"ref {key}", 1, arguments, **options))
+        moved = [read_steps(self.collect(f"ulp{seed} {key}", 1, arguments, ulp=seed, **options)) for seed in (1, 2)]
         parts = []
         if job.how in ("dp", "ddp", "fsdp", "dp_tp"):
-            of_rows = base._replace(how="dp")
-            parts = [read_steps(self.collect(f"part{k} {key}", 1, of_rows, data=[k, 2])) for k in range(2)]
-        found = read_steps(self.collect(f"job {job.name}", 4 if job.how == "dp_tp" else 2, job, job.fault))
+            parts = [read_steps(self.collect(f"part{k} {key}", 1, of_rows, data=[k, 2], **options)) for k in range(2)]
+        ranks = 4 if job.how == "dp_tp" else 2
+        found = read_steps(self.collect(f"job {job.name}", ranks, arguments, job.fault, **options))
         mesh = Mesh.of(found[0], MESHES[job.how]).sizes
         cuts = {}
         if job.how in ("tp", "sp", "dp_tp", "ep"):

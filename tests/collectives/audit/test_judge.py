@@ -18,6 +18,7 @@ import pytest
 import collectives.audit as audit
 from autograd.errors import ArgumentError
 from collectives.__main__ import main
+from collectives.audit.collector import keep
 
 ROWS = {1: (12,), 2: (5, 7), 4: (2, 3, 3, 4)}
 Arrays = dict[str, Any]
@@ -302,6 +303,70 @@ def test_mistakes_of_a_call_are_told(runs: dict[str, Any], tmp_path: Path, capsy
         with pytest.raises(SystemExit):
             main(["audit", "collect", "-o", str(tmp_path), "--data", given, "--", "true"])
         assert "needed: a rank and the number of ranks, as 0/2" in capsys.readouterr().err
+
+
+def test_runs_that_tell_nothing_are_told(runs: dict[str, Any], tmp_path: Path) -> None:
+    """No files of a rank, files of several runs, no gradient, another precision, other steps, bits that stayed."""
+    job, one_process = audit.read_steps(run(tmp_path / "two", 2)), audit.read_steps(runs["f8"])
+    with pytest.raises(ArgumentError, match="a run with moved bits has the reference's parameters"):
+        audit.Judge(job, one_process, [one_process])
+    with pytest.raises(ArgumentError, match="the first step is 3; needed: one of the 3"):
+        audit.Judge(job, one_process, first=3).report()
+    report = audit.Judge(job[:2], one_process).report()
+    assert "the job has 2 steps, and the reference 3" in str(report) and report.status == 0
+    w = start()
+    audit.write(tmp_path / "four", 0, 2, 0, {name: x.astype("f4") for name, x in w.items()}, w)
+    report = audit.Judge(audit.read_steps(tmp_path / "four"), one_process).report()
+    assert report.status == 2 and "rank 1 of 2 has kept no step" in str(report)
+    audit.write(tmp_path / "four", 1, 2, 0, {name: x.astype("f4") for name, x in w.items()}, w)
+    report = audit.Judge(audit.read_steps(tmp_path / "four"), one_process).report()
+    assert report.status == 2 and "w1 is float32 in the job, float64 in the reference" in str(report)
+    audit.write(tmp_path / "four", 2, 4, 0, w, w)
+    with pytest.raises(ArgumentError, match="files of several runs(.|\n)*of 4 ranks"):
+        audit.read_steps(tmp_path / "four")
+    audit.write(tmp_path / "none", 0, 1, 0, {}, w)
+    none = audit.read_steps(tmp_path / "none")
+    report = audit.Judge(none, none).report()
+    assert report.status == 2 and "the reference has no gradient at its first step" in str(report)
+
+
+def test_gradients_are_judged_as_they_were_before_clipping(tmp_path: Path) -> None:
+    """The collector keeps both. What came last may be no clipping, but a sum or a mean over the ranks."""
+    g = np.random.default_rng(6).standard_normal((3, 4))
+    rows: dict[str, tuple[Any, list[str], Any, float | str | None]] = {
+        "clipped": (0.3 * g, [], g, 0.3), "by its values": (g.clip(-0.1, 0.1), ["w"], g, "bound"),
+        "a mean": (g / 2, [], g / 2, None), "a sum": (g + 1, [], g + 1, None),
+        "unscaled": (g / 1024, [], g / 1024, None),
+    }  # fmt: skip
+    for name, (new, bounds, judged, clip) in rows.items():
+        path = audit.write(tmp_path / name, 0, 1, 0, {"w": new})
+        step = audit.read_steps(tmp_path / name)[0][0]
+        keep(str(path), step.meta | {"bounds": bounds}, {"grad:w": new, "old:w": g})
+        step = audit.read_steps(tmp_path / name)[0][0]
+        assert np.array_equal(step.get("grad", "w"), judged), name
+        assert step.clip == pytest.approx(clip) if isinstance(clip, float) else step.clip == clip, name
+
+
+def test_addends_that_are_multiples_of_their_sum(runs: dict[str, Any], tmp_path: Path) -> None:
+    """Another factor on each rank; where the factors add up to 1, a sum is missing."""
+    found = []
+    for name, (a, b) in {"addends": (0.25, 0.75), "scaled": (0.25, 0.5)}.items():
+        def change(grads: list[Arrays], t: int, a: float = a, b: float = b) -> Any:
+            total = {name: sum(g[name] for g in grads) for name in grads[0]}
+            return [total | {"w2": a * total["w2"]}, total | {"w2": b * total["w2"]}]
+
+        found.append(one(judged(runs, run(tmp_path / name, 2, change)))[0])
+    assert found == ["missing sum", "factor"]
+
+
+def test_a_wrong_gradient_explains_other_updates(runs: dict[str, Any], tmp_path: Path) -> None:
+    """As clipping makes them."""
+    for t, step in enumerate(audit.read_steps(runs["f8"])):
+        kinds = {kind: {n: step[0].get(kind, n) for n in step[0].names} for kind in ("grad", "before", "update")}
+        kinds["grad"]["w2"] = 2 * kinds["grad"]["w2"]
+        kinds["update"] = {name: 0.7 * x for name, x in kinds["update"].items()}
+        audit.write(tmp_path, 0, 1, t, *kinds.values())
+    assert [finding.cause for finding, _ in judged(runs, tmp_path).findings] == ["factor"]
 
 
 def test_other_models_cannot_be_compared(runs: dict[str, Any], tmp_path: Path) -> None:

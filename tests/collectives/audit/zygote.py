@@ -5,17 +5,20 @@ A request is JSON: "ranks", "environment", "program", "arguments". The answer is
 
 from __future__ import annotations
 
-import importlib.util
+import gc
 import json
 import os
 import runpy
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 import torch
+import torch._dynamo  # which the first optimizer of a process would load
 import torch.distributed.fsdp
+import torch.distributed.nn.functional
 import torch.distributed.tensor.parallel
 
 
@@ -25,18 +28,14 @@ def rank(i: int, port: int, request: dict[str, Any]) -> None:
     os.environ.update(RANK=str(i), LOCAL_RANK=str(i), WORLD_SIZE=str(request["ranks"]), MASTER_ADDR="localhost",
                       MASTER_PORT=str(port))  # fmt: skip
     torch.set_num_threads(1)
-    spec = importlib.util.spec_from_file_location("ringtape_collector", request["collector"])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["ringtape_collector"] = module
-    spec.loader.exec_module(module)
-    module.install(os.environ["RINGTAPE_AUDIT"])
+    runpy.run_path(request["collector"])["collect"](os.environ["RINGTAPE_AUDIT"])
     sys.argv[:] = [request["program"], *request["arguments"]]
     runpy.run_path(request["program"], run_name="__main__")
 
 
 def main() -> None:
     """Answer requests until the input ends."""
+    gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
         with socket.socket() as free:
@@ -54,6 +53,9 @@ def main() -> None:
                 except BaseException:
                     sys.excepthook(*sys.exc_info())
                 finally:
+                    for thread in threading.enumerate():  # as Python's end does
+                        if not thread.daemon and thread is not threading.current_thread():
+                            thread.join()
                     sys.stderr.flush()
                     os._exit(status)
             children.append(child)
