@@ -17,9 +17,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cache, wraps
 from types import FrameType, FunctionType, TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
@@ -77,6 +78,13 @@ class RingtapeError(Exception):
         """Add to the message, above the line of the program."""
         line = _LINE.search(str(self))
         self.args = (f"{self.reason}{text}{line[0] if line else ''}", *self.args[1:])
+
+    def prefer(self, advice: str) -> None:
+        """Put a reason, and a fix that is better, before the fix of the message."""
+        if advice:
+            before, has_fix, fix = self.reason.partition("\n  fix: ")
+            other = f"\n  or:  {fix}" if has_fix else ""
+            self.args = (f"{before}{advice}{other}{str(self)[len(self.reason) :]}", *self.args[1:])
 
     def _line(self, text: str) -> str:
         """The line of the program to add to a message."""
@@ -472,42 +480,11 @@ def check_callable(function: Any, caller: str) -> None:
         raise ArgumentError(f"{caller}: {short(function)} was given; needed: a function")
 
 
-_INSTEAD = {
-    "autograd": {
-        "GradScaler": "optim.MasterWeights(optim.Adam, parameters, scaler=optim.LossScaler())",
-        "autocast": "parameters of 16 bits, and optim.MasterWeights(optim.Adam, parameters) with copies in float32",
-        "compile": "ag.capture(step) of a training step",
-        "jacfwd": 'ag.jacobian(f, mode="forward")',
-        "jacrev": 'ag.jacobian(f, mode="reverse")',
-        "jit": "ag.capture(step) of a training step, which is recorded, compiled and replayed",
-        "pmap": 'a mesh: `with cc.Mesh(dp=-1):`, in which cc.shard(x, "dp") gives each rank its part',
-        "vmap": "operations that have a batch dimension; for a gradient of each example "
-        'ag.jacobian(losses, mode="reverse")(params)',
-    },
-    "collectives": {
-        "AVG": 'cc.mean(x, "dp"). It has a name of its own: a mean of local means is that of all rows only where the '
-        "ranks have equally many. A loss is the sum over the ranks, divided by the global number of rows",
-        "MAX": 'cc.all_max(x, "dp")',
-        "MIN": 'cc.all_min(x, "dp")',
-        "PRODUCT": 'cc.all_prod(x, "dp")',
-        "ReduceOp": "cc.all_reduce(x, axis) for the sum; cc.mean, cc.all_max, cc.all_min, cc.all_prod for the others",
-        "SUM": 'no operation: cc.all_reduce(x, "dp") is the sum',
-    },
-    "autograd.optim": {
-        "lr_scheduler": "a function of the step as rate: optim.Adam(parameters, lr=optim.schedules.step_lr(0.1, 9))",
-    },
-    "autograd.random": {
-        "PRNGKey": "random.Key(seed)",
-        "fold_in": "key.at(3) for a number, key.fold('name') for a name",
-        "key": "random.Key(seed)",
-        "split": "key.fold('name') for each use, or key.at(0), key.at(1), ...",
-    },
-}
-"""Names of other libraries that a module does not have, and what their users write here."""
+def missing_attribute(module: str, name: str, owner: Any = None) -> AttributeError:
+    """Return the error for a name that a module, or another owner such as a Tensor, does not have.
 
-
-def missing_attribute(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have.
+    It says what the users of another library write in the place of a name of that library (`elsewhere.toml`), and
+    where it is shown Python adds a name that is spelt alike.
 
     Examples
     --------
@@ -515,12 +492,47 @@ def missing_attribute(module: str, name: str) -> AttributeError:
     module 'autograd.random' has no attribute 'PRNGKey'. Use random.Key(seed)
     """
     instead = instead_of(module, name)
-    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f". Use {instead}" if instead else ""))
+    shown = f"module {module!r}" if owner is None else f"{type(owner).__name__!r} object"
+    answer = f". {'' if instead[0].isupper() else 'Use '}{instead}" if instead else ""
+    near = sys.modules.get(module) if owner is None else owner
+    return AttributeError(f"{shown} has no attribute {name!r}{answer}", name=name, obj=near)
+
+
+def answering(module: str) -> Callable[[str], NoReturn]:
+    """Return the ``__getattr__`` of a module, which says what to use for a name of another library.
+
+    A module has it as ``globals()["__getattr__"]``: type checkers would otherwise take every name for one of its own.
+    """
+
+    def missing(name: str) -> NoReturn:
+        raise missing_attribute(module, name)
+
+    return missing
 
 
 def instead_of(module: str, name: str) -> str:
-    """Return what users of another library write in place of a name of that library; "" if it is not known."""
-    return _INSTEAD.get(module, {}).get(name, "")
+    """Return what users of another library write in place of a name of that library; "" if it is not known.
+
+    The module is one of ringtape, or "Tensor"; or it is the library's own name, such as "jax.lax".
+    """
+    if name.startswith("__"):
+        return ""
+    asked, table = elsewhere()
+    return next((answer for library in asked.get(module, [module]) for names, answer in table.get(library, {}).items()
+                 if any(fnmatchcase(name, each) for each in names.split())), "")  # fmt: skip
+
+
+@cache
+def elsewhere() -> tuple[dict[str, list[str]], dict[str, dict[str, str]]]:
+    """Return the libraries whose names are looked for in each module, and the answers by library and names."""
+    import tomllib  # at the first name that is missing
+
+    with open(os.path.join(os.path.dirname(__file__), "elsewhere.toml"), "rb") as file:
+        table = tomllib.load(file)
+    asked, shared = table.pop("asked"), table.pop("shared")
+    for rows in table.values():
+        rows.update({names: shared[answer[1:]] for names, answer in rows.items() if answer[0] == "="})
+    return asked, table
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

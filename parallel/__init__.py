@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import autograd
+from autograd.errors import missing_attribute
 
 from .data.data_parallel import DataParallel
 from .data.entry import enter
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .plan import Shards, Style, parallelize
     from .recompute import Recompute
     from .report import StepReport
-    from .runs import Progress, RunLog, plot_log, read_log
+    from .runs import CSVSink, Progress, RunLog, TensorBoardSink, plot_log, read_log
     from .tensor import Column, Heads, Row, Sequence, Vocabulary
     from .trainer import Axes, Trainer
 
@@ -65,18 +66,18 @@ _LATER = {
     "pipeline": ("Pipeline", "Schedule"),
     "report": ("StepReport",),
     "trainer": ("Axes", "Trainer"),
-    "runs": ("Progress", "RunLog", "plot_log", "read_log"),
+    "runs": ("CSVSink", "Progress", "RunLog", "TensorBoardSink", "plot_log", "read_log"),
     "tensor": ("Column", "Heads", "Row", "Sequence", "Vocabulary"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Axes", "BackupReport", "BackupStep", "BackupWorkers", "Bucketing", "Column", "CompressedAdam", "Compression",
-    "DataParallel", "DiLoCo", "Experts", "Explanation", "Float16", "Heads",
-    "Int8", "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
-    "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
-    "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "Zero", "enter",
-    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",
+    "Axes", "BackupReport", "BackupStep", "BackupWorkers", "Bucketing", "CSVSink", "Column", "CompressedAdam",
+    "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation", "Float16", "Heads", "Int8", "LocalSGD",
+    "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD", "Progress",
+    "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards", "StepPrediction",
+    "StepReport", "Style", "TensorBoardSink", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "Zero",
+    "enter", "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",
     "side_losses", "verify",
 ]  # fmt: skip
 
@@ -86,7 +87,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return autograd.__version__
     if name not in _MODULES:
-        raise AttributeError(f"module 'parallel' has no attribute {name!r}")
+        raise missing_attribute(__name__, name)
     found = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     return found
 

@@ -31,6 +31,7 @@ from ..errors import (
     SavedArrayError,
     TapeError,
     is_own_file,
+    missing_attribute,
     short,
     typed,
     typed_errors,
@@ -491,6 +492,13 @@ class Tensor(Labelled):
             return super().__format__(spec)
         text = format(self.item(), spec)
         return text if state.recording is None or not is_followed(self) else Text.of(text, self, spec)
+
+    if not TYPE_CHECKING:  # it would give every name a type
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):  # NumPy asks every operand for its protocols
+                raise AttributeError(name)
+            raise missing_attribute("Tensor", name, self)
 
     def __len__(self) -> int:
         """The extent of the first dimension, unless it is sharded: Python would turn the local count into a plain int.

@@ -6,6 +6,7 @@ stored [in, out], the transpose of torch's.
 
 from __future__ import annotations
 
+from ..errors import answering
 from ..ops import avg_pool, convolution, max_pool
 from ..ops.nn import activations as _activations
 from ..ops.nn.activations import *
@@ -53,3 +54,5 @@ __all__ = [
     "scaled_dot_product_attention", "smooth_l1_loss", "softmax", "tanh", "torch_names", "utils",
 ]  # fmt: skip
 __all__ += _activations.__all__
+
+globals()["__getattr__"] = answering(__name__)

@@ -15,7 +15,7 @@ from .. import ops, random
 from ..arrays.capture import checked, decided, recorded
 from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, OptionError, ShapeError, typed_errors
+from ..errors import DtypeError, OptionError, ShapeError, answering, typed_errors
 from ..ops import log_softmax, softmax, tanh
 from ..ops.arguments import labelled, raw
 from ..ops.manipulation import pad as pad_array
@@ -339,3 +339,5 @@ def avg_pool2d(
     """Mean of each window of [n, channels, height, width]; the arguments are those of `avg_pool`."""
     _spatial("avg_pool2d", input, 2)
     return ops.avg_pool(input, kernel_size, stride, padding, count_include_pad)
+
+globals()["__getattr__"] = answering(__name__)

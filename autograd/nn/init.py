@@ -23,7 +23,7 @@ from ..arrays.device import device_of, move
 from ..arrays.shape_only import is_absent
 from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
-from ..errors import RingtapeError, SavedArrayError, ShapeError, typed_errors
+from ..errors import RingtapeError, SavedArrayError, ShapeError, answering, typed_errors
 from ..random.keys import real
 from ..random.placement import of_tensor
 from .arguments import count, number
@@ -299,3 +299,5 @@ def orthogonal_(tensor: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     q, r = np.linalg.qr(whole if rows >= columns else whole.T)
     q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)  # makes the distribution uniform over the orthogonal matrices
     return _set(tensor, ((q if rows >= columns else q.T) * gain).reshape(shape)[box])
+
+globals()["__getattr__"] = answering(__name__)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as _numpy
 
+from ..errors import instead_of as _instead_of
+from ..errors import missing_attribute as _missing_attribute
 from ..ops.arguments import stack
 from ..ops.correlation import *
 from ..ops.creation import *
@@ -69,7 +71,11 @@ class _Module(_types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in _OF_HIPS:
             return _import_module(f".{name}", __name__)
-        return _import_module("autograd.builtins") if name == "builtins" else getattr(_numpy, name)
+        if name == "builtins":
+            return _import_module("autograd.builtins")
+        if not hasattr(_numpy, name) and _instead_of(__name__, name):
+            raise _missing_attribute(__name__, name)
+        return getattr(_numpy, name)
 
 
 _sys.modules[__name__].__class__ = _Module

@@ -73,6 +73,10 @@ class _OfOperator:
         self.__wrapped__ = theirs
         self._operation = operation
 
+    def __getattr__(self, name: str) -> Any:
+        """The methods and attributes of the ufunc: ``add.reduce(x)``, which takes Tensors, too."""
+        return getattr(object.__getattribute__(self, "__wrapped__"), name)
+
     def __reduce__(self) -> str:
         return self.__name__  # of this module
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS, may_need_gradient
-from ..errors import NotDifferentiable, RingtapeError, SavedArrayError, typed
+from ..errors import NotDifferentiable, RingtapeError, SavedArrayError, instead_of, typed
 from ..layouts.messages import describe
 from .arguments import followed, operand, refusal, refuse_addends, refuse_parts, run_plain
 from .shape import reshape
@@ -43,6 +43,7 @@ _OF_ELEMENTS = {"array2string": 0, "array_repr": 0, "array_str": 0, "digitize": 
 """Those that treat each element of an operand alike, with its index: of a part they give the part of the result."""
 
 _INSTEAD = {
+    "add.at": instead_of("Tensor", "scatter_add"),
     "intersect1d": "numpy.unique(x[numpy.isin(x, y)]), which selects the elements by their places",
     "setdiff1d": "numpy.unique(x[~numpy.isin(x, y)]), which selects the elements by their places",
     "setxor1d": "numpy.union1d(x[~numpy.isin(x, y)], y[~numpy.isin(y, x)]), which selects the elements by their places",
@@ -127,6 +128,11 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
         return _with_out(ufunc, method, xs, options)
+    if method == "at" and xs and xs[0].__class__ in TENSORS:
+        raise SavedArrayError(
+            f"numpy.{name}.at: {describe(xs[0].array, xs[0].array.shape, xs[0].layout)} was given, which it would "
+            f"write to; needed: a functional form, because a tape may have saved the array\n  fix: {_INSTEAD['add.at']}"
+        )
     options = {k: v for k, v in options.items() if k != "out" and not (k == "where" and v is True)}
     ours = _ours(ufunc)
     if method == "__call__" and ours is not None and not options.keys() - _OPTIONS.get(name, set()):

@@ -9,9 +9,7 @@ Parameters may be complex: the Notes of `Optimizer` say along what they are upda
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from ..errors import missing_attribute
+from ..errors import answering
 from . import schedules
 from .adam import Adam, AdamW
 from .adaptive import Adagrad, RMSprop
@@ -27,7 +25,4 @@ __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "global_norm", "schedules",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> NoReturn:
-    """Say what to use for a name of torch."""
-    raise missing_attribute(__name__, name)
+globals()["__getattr__"] = answering(__name__)

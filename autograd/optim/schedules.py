@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import ParamSpec
 
-from ..errors import LayoutError, OptionError, check_callable, typed_errors
+from ..errors import LayoutError, OptionError, answering, check_callable, typed_errors
 from ..layouts.rank_values import rank_axes
 from .hyperparameters import check_count, check_numbers
 
@@ -384,3 +384,5 @@ def warmup_cosine(lr: float, warmup: int, total: int, eta_min: float = 0.0) -> S
         return eta_min + (lr - eta_min) * (1 + math.cos(math.pi * min((step - warmup) / (total - warmup), 1.0))) / 2
 
     return rate
+
+globals()["__getattr__"] = answering(__name__)

@@ -27,9 +27,7 @@ raises
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from ..errors import missing_attribute
+from ..errors import answering
 from .continuous import normal, truncated_normal, uniform
 from .discrete import bernoulli, integers, permutation
 from .keys import (
@@ -50,7 +48,4 @@ __all__ = [
     "placed", "prepare_state_dict", "seed", "set_state", "state_dict", "truncated_normal", "uniform",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> NoReturn:
-    """Say what to use for a name of JAX."""
-    raise missing_attribute(__name__, name)
+globals()["__getattr__"] = answering(__name__)
