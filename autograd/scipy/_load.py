@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, typed_errors
+from ..extend import primitive
 from ..kernels import stands_for
 from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
-__all__ = ["as_ufunc", "followed", "in_dtype", "scipy", "traced", "without_derivative"]
+__all__ = ["as_ufunc", "followed", "in_dtype", "others", "scipy", "traced", "without_derivative"]
 
 
 def scipy(name: str) -> Any:
@@ -36,6 +37,20 @@ def scipy(name: str) -> Any:
             f"autograd.scipy needs SciPy, and scipy.{name} cannot be imported ({error}). "
             "Fix: pip install 'ringtape[scipy]'"
         ) from error
+
+
+def others(module: Any) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module that stands for one of SciPy: its other functions, without derivatives.
+
+    They raise `NotDifferentiable` where a tape records an argument, unless `autograd.extend.defvjp` gives them a rule.
+    """
+
+    @cache  # of SciPy's names: a function is wrapped once, and then is the same object
+    def missing(name: str) -> Any:
+        found = getattr(module, name)
+        return primitive(found) if callable(found) and not isinstance(found, type) else found
+
+    return missing
 
 
 def _broadcast(*xs: Any) -> Any:

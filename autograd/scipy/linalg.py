@@ -8,7 +8,6 @@ section 6.1.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from ..engine.leaves import constant
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import typed_errors
-from ..extend import primitive, replaceable
+from ..extend import replaceable
 from ..ops import reshape, sum, transpose
 from ..ops.decompositions import svdvals
 from ..ops.elementwise import conj, real, where
 from ..ops.indexing import taken
 from ..ops.manipulation import tril, triu
-from ._load import as_ufunc, scipy, traced
+from ._load import as_ufunc, others, scipy, traced
 
 _linalg = scipy("linalg")
 
@@ -179,10 +178,6 @@ def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     return _banded(ab, b, options=(below, above))
 
 
-@cache  # of SciPy's names: a function is wrapped once, and then is the same object
-def __getattr__(name: str) -> Any:
-    found = getattr(_linalg, name)
-    return primitive(found) if callable(found) and not isinstance(found, type) else found
-
+__getattr__ = others(_linalg)
 
 __all__ = ["solve_banded", "solve_sylvester", "solve_triangular", "sqrtm"]

@@ -1,7 +1,9 @@
 """``scipy.special`` with differentiable functions: ``import autograd.scipy.special``.
 
 Derivatives are taken from the NIST Digital Library of Mathematical Functions (https://dlmf.nist.gov): gamma functions
-5.2, 5.5, 5.9, 8.8; error functions 7.2, 7.10; Bessel functions 10.6, 10.29; beta functions 5.12, 8.17.
+5.2, 5.5, 5.9, 8.8; error functions 7.2, 7.10; Bessel functions 10.6, 10.29; beta functions 5.12, 8.17. Every other
+function is SciPy's, and raises `NotDifferentiable` where a tape records one of its arguments, unless
+`autograd.extend.defvjp` gives it a rule.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from ..arrays import runtime_of
 from ..engine.primitive import Primitive, op
 from ..errors import typed_errors
 from ..layouts.broadcasting import broadcast
-from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
+from ..ops import absolute, exp, expm1, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
 from ..ops.arguments import operand
 from ..ops.elementwise import elementwise, real
-from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
+from ..ops.ufuncs import cbrt, exp2, sinc
+from ._load import as_ufunc, in_dtype, others, scipy, traced, without_derivative
 
 _special = scipy("special")
 _ROOT_PI = math.sqrt(math.pi)
@@ -215,9 +218,11 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return _log_softmax(x, axis) if axis is not None else reshape(_log_softmax(reshape(x, (-1,)), 0), x.shape)
 
 
+__getattr__ = others(_special)
+
 __all__ = [
-    "beta", "betainc", "betaln", "digamma", "entr", "erf", "erfc", "erfcinv", "erfinv", "expit", "gamma", "gammainc",
-    "gammaincc", "gammaln", "gammasgn", "i0", "i1", "iv", "ive", "j0", "j1", "jn", "jv", "log_expit", "log_ndtr",
-    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "rgamma", "softmax",
-    "xlog1py", "xlogy", "y0", "y1", "yn",
+    "beta", "betainc", "betaln", "cbrt", "digamma", "entr", "erf", "erfc", "erfcinv", "erfinv", "exp2", "expit",
+    "expm1", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "i0", "i1", "iv", "ive", "j0", "j1", "jn", "jv",
+    "log1p", "log_expit", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri",
+    "polygamma", "psi", "rgamma", "sinc", "softmax", "xlog1py", "xlogy", "y0", "y1", "yn",
 ]  # fmt: skip
