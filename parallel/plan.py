@@ -264,6 +264,7 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
             replaced.append((module, made))
             whole = made if module is model else whole
         _refuse_shared(whole, shards)
+        _advise(whole, found)
         mesh.check_replicas(shards.wholes())
     except BaseException:
         for module, made in reversed(replaced):
@@ -299,6 +300,24 @@ def _matches(model: nn.Module, plan: Mapping[str, Style]) -> list[tuple[nn.Modul
                 )
     ordered = sorted(found.values(), key=lambda each: each[1].count(".") + bool(each[1]), reverse=True)
     return [(module, path, plan[pattern]) for module, path, pattern in ordered]
+
+
+def _advise(model: nn.Module, found: list[tuple[nn.Module, str, Style]]) -> None:
+    """Tell whole layers beside a divided one, which may get its parts, what their errors are to say of the plan."""
+    divided = [path for _, path, _ in found]
+    whole = [(path, module) for path, module in _paths(model) if path not in divided]
+    for module, path, style in found:
+        after = getattr(style, "followed_by", None)
+        if after is None or type(module) is not nn.Linear:
+            continue
+        for beside, child in whole:
+            is_beside = beside.rpartition(".")[0] == path.rpartition(".")[0]
+            if is_beside and any(module.weight.array.shape[1] in p.array.shape for p in child.parameters()):
+                fix = f'"{beside}": {after}' if type(child) is nn.Linear else f"{after} for the layer after {path!r}"
+                child._advice = (
+                    f"\n  {path!r} is divided by {style!r}, and gives parts of the features; the plan has no style for "
+                    f"{beside!r}\n  fix: {fix} in the plan"
+                )
 
 
 def _refuse_unmatched(pattern: str, paths: list[str]) -> NoReturn:

@@ -30,6 +30,7 @@ from ..errors import (
     UNTYPED,
     ArgumentError,
     DtypeError,
+    LayoutError,
     OptionError,
     PositionError,
     RingtapeError,
@@ -101,6 +102,8 @@ class Module:
     """Attributes that hold parameters of other modules, besides its own."""
     _keeps_names: str = ""
     """The attribute with a module whose parameters and buffers keep their names, as in a wrapper."""
+    _advice = ""
+    """The reason and the fix of errors about layouts and shapes here, if a plan divides the layer beside this one."""
     training = True
     """Whether the module is in training mode, where dropout drops elements and batch norm uses the batch's statistics.
     Set it by `train` and `eval`."""
@@ -120,6 +123,9 @@ class Module:
             state.recorder.module(self)
         try:
             return self.forward(*args, **kwargs)
+        except (LayoutError, ShapeError) as error:
+            error.prefer(self._advice)
+            raise
         except UNTYPED as error:
             if isinstance(error, RingtapeError) or not is_raised_inside(error, type(self).forward):
                 raise
@@ -909,7 +915,11 @@ class Sequential(ModuleList):
         if input.__class__ in TENSORS and input.array.__class__ is not np.ndarray:
             return in_turn(input, *self.layers)
         for module in self.layers:
-            input = module.forward(input)
+            try:
+                input = module.forward(input)
+            except (LayoutError, ShapeError) as error:
+                error.prefer(module._advice)
+                raise
         return input
 
 
@@ -949,12 +959,16 @@ def in_turn(input: Any, *modules: Module) -> Tensor:
         if not isinstance(module, Module):
             raise ArgumentError(f"in_turn: {short(module)} was given; needed: Modules, each as an argument of its own")
         joint = after._after_linear() if is_joined and isinstance(after, Module) else None
-        found = NotImplemented if joint is None else module._forward_with(joint, input)
-        if found is NotImplemented:
-            input = module.forward(input)
-        else:
-            input = found
-            next(left)  # the activation is done
+        try:
+            found = NotImplemented if joint is None else module._forward_with(joint, input)
+            if found is NotImplemented:
+                input = module.forward(input)
+            else:
+                input = found
+                next(left)  # the activation is done
+        except (LayoutError, ShapeError) as error:
+            error.prefer(module._advice)
+            raise
     return input
 
 

@@ -52,7 +52,7 @@ class ColumnLinear(nn.Module):
         return 1 if self.weight.array.ndim == 2 else int(self.weight.array.shape[1])
 
     def forward(self, input: Any) -> Tensor:
-        x = input if is_alone(self.weight) else enter(input, self.axis, "ColumnLinear")
+        x = input if is_alone(self.weight) else enter(input, self.axis, _caller(self, "ColumnLinear"))
         if self.weight.array.ndim == 2:
             return x @ self.weight if self.bias is None else ops.linear(x, self.weight, self.bias)
         return blockwise(x, self.weight, self.bias, self.axis)
@@ -106,7 +106,7 @@ class RowLinear(nn.Module):
     def forward(self, input: Any) -> Tensor:
         if is_alone(self.weight):
             return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
-        y = features(input, self.axis, "RowLinear") @ self.weight
+        y = features(input, self.axis, _caller(self, "RowLinear")) @ self.weight
         if self.bias is not None:
             y = y + cc.cast(self.bias, self.axis, to=P)
         return leave(y, self.axis, self.output_label)
@@ -145,6 +145,11 @@ class Column:
     def __init__(self, axis: str, blocks: int = 1, unit: int = 1):
         self.axis, self.blocks = axis_name(axis, "Column"), count(blocks, "Column: blocks", 1)
         self.unit = count(unit, "Column: unit", 1)
+
+    @property
+    def followed_by(self) -> str:
+        """The style of the layer that takes the parts of the features, for messages."""
+        return f"Row({self.axis!r})"
 
     def __repr__(self) -> str:
         more = f", blocks={self.blocks}" * (self.blocks != 1) + f", unit={self.unit}" * (self.unit != 1)
@@ -208,6 +213,12 @@ def _linear(module: nn.Module, path: str, style: Any) -> nn.Linear:
         f"{style!r}: {path!r} is a {type(module).__name__}{', which is divided already' * made}; needed: an nn.Linear\n"
         f"  fix: {fix}"
     )
+
+
+def _caller(module: Any, kind: str) -> str:
+    """The module in messages, with its path in the model, which is the name of its weight without the last part."""
+    path = module.weight.name.rpartition(".")[0]
+    return f"{kind} {path!r}" if path else kind
 
 
 def _shown(weight: Any, bias: Any, axis: str) -> str:

@@ -271,3 +271,51 @@ def test_what_a_divided_model_prints() -> None:
         "Vocabulary('tp', to=Shard(1))", "Column('tp', blocks=3, unit=4)", "Row('tp', to=Shard(1), unit=4)",
         "Column('tp')", "Row('tp', to=Shard(1))", "Vocabulary('tp')", "Sequence('tp')",
     ]  # fmt: skip
+
+
+# -- a plan that lacks a style ----------------------------------------------------------------------------------------
+
+
+class Hidden(nn.Module):
+    def __init__(self) -> None:
+        self.norm, self.up, self.down = nn.LayerNorm(4, dtype=float), linear(4, 6), linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.down(self.up(self.norm(x)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_column_without_its_row_says_so_by_the_path_of_the_module(ranks: int) -> None:
+    x = np.ones((3, 4))
+
+    def program(mesh: cc.Mesh) -> None:
+        model = parallelize(nn.Sequential(Hidden(), Hidden()), {"1.up": Column("tp")})
+        with pytest.raises(LayoutError, match=r"'1.up' is divided by Column\('tp'\)") as caught:
+            model(ag.constant(x))
+        fixes = [line for line in str(caught.value).splitlines() if line.startswith(("  fix: ", "  or:  "))]
+        assert fixes[0] == "  fix: \"1.down\": Row('tp') in the plan" and fixes[1].startswith("  or:  shard(1.down")
+        whole = parallelize(nn.Sequential(Hidden(), Hidden()), {"*.up": Column("tp"), "*.down": Row("tp")})
+        assert whole(ag.constant(x)).shape == (3, 4)
+        with pytest.raises(LayoutError) as other:  # about something else: no advice
+            whole(ag.tensor(x))
+        assert "in the plan" not in str(other.value)
+
+    on(ranks, program)
+
+
+def test_a_norm_after_a_column_says_so() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model = parallelize(nn.Sequential(linear(4, 6), nn.LayerNorm(6), linear(6, 4)), {"0": Column("tp")})
+        with pytest.raises((LayoutError, ShapeError), match=r"fix: Row\('tp'\) for the layer after '0' in the plan"):
+            model(ag.constant(np.ones((3, 4))))
+
+    on(2, program)
+
+
+def test_a_row_without_its_column_names_its_module() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        model = parallelize(nn.Sequential(Hidden()), {"*.down": Row("tp")})
+        with pytest.raises(LayoutError, match=r"RowLinear '0.down'\(x: .*\n.*every rank has all features"):
+            model(ag.constant(np.ones((3, 4))))
+
+    on(2, program)
