@@ -145,9 +145,9 @@ def _fixes_of_means(
             "one of each rank",
         ]  # fmt: skip
     return [
-        *([equal] if made is not None and len(set(made.counts.values())) == 1 else []),
         f"{rows}, whose mean(){in_place} divides by the rows of all ranks; then all_reduce(loss, {axis!r}, to=I) is "
         "right for any numbers of rows",
+        *([equal] if made is not None and len(set(made.counts.values())) == 1 else []),
         f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, one "
         "of each rank",
     ]  # fmt: skip

@@ -388,7 +388,8 @@ class Wrong(NamedTuple):
 
 LARGE, SMALL = ("times too large",), ("times too small",)
 UNEQUAL = ("adds terms of unequal scale",)
-USE_MEAN, USE_SHARD, DECLARE = "fix: cc.mean(", "cc.from_local(rows, {'dp': Shard(0)})", "cc.declare_partial("
+USE_MEAN, DECLARE = "or:  cc.mean(", "cc.declare_partial("
+USE_SHARD = "fix: rows = cc.from_local(rows, {'dp': Shard(0)})"
 DDP = (*LARGE, USE_MEAN, USE_SHARD, DECLARE, "on each rank")
 
 

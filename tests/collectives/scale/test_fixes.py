@@ -103,13 +103,13 @@ WRONG = {
         f"{LABELLED}\nloss = losses.mean()\ntotal = np.log1p(cc.all_reduce(loss, 'dp', to=I) * size)",
         ("leave out", "int"), is_even=False),
     "mean": Wrong(
-        f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I)", ("mean", "label", "declare")),
+        f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I)", ("label", "mean", "declare")),
     "mean, uneven": Wrong(
         f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I)", ("label", "declare"),
         is_even=False),
     "len": Wrong(
         f"{LOSSES}\nloss = losses.sum() / len(rows)\ntotal = cc.all_reduce(loss, 'dp', to=I)",
-        ("mean", "label, mean", "declare")),
+        ("label, mean", "mean", "declare")),
     "len, uneven": Wrong(
         f"{LOSSES}\nloss = losses.sum() / len(rows)\ntotal = cc.all_reduce(loss, 'dp', to=I)",
         ("label, mean", "declare"),
@@ -137,7 +137,7 @@ WRONG = {
         ("Shard",), is_even=False),
     "an unequal term": Wrong(
         f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I) + (w0 * w0).sum()",
-        ("mean", "label", "declare")),
+        ("label", "mean", "declare")),
     "an unequal term of parts": Wrong(
         f"{LOSSES}\nloss = losses.sum() / 60\ntotal = cc.mean(loss, 'dp', to=I) + (w0 * w0).sum()", ("sum",),
         is_even=False),
