@@ -23,6 +23,7 @@ __all__ = ["check_equivalent", "check_grads", "check_jvp", "check_vjp", "combo_c
 TOL = 1e-6
 RTOL = 1e-6
 EPS = 1e-6
+_MODES = {"fwd": "fwd", "rev": "rev", "forward": "fwd", "reverse": "rev"}  # the last two: of `autograd.testing`
 
 Function = Callable[..., Any]
 
@@ -103,7 +104,8 @@ def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), orde
     >>> from autograd.test_util import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y, (0, 1), modes=["rev"])(0.5, 2.0)
     """
-    assert all(mode in ("fwd", "rev") for mode in modes), f"modes={modes}; needed: 'fwd' and 'rev' only"
+    assert all(mode in _MODES for mode in modes), f"modes={modes}; needed: 'fwd' and 'rev' only"
+    modes = [_MODES[mode] for mode in modes]
     if "fwd" in modes:
         check_jvp(f, x)
         if order > 1:

@@ -22,6 +22,7 @@ from .report import GradientMismatch, compare, worst_elements
 __all__ = ["check_grads"]
 
 _MODES = ("reverse", "forward")
+_SHORT = {"rev": "reverse", "fwd": "forward"}
 
 
 @typed_errors
@@ -57,7 +58,7 @@ def check_grads(
     order : int
         The highest order of derivatives to check.
     modes : sequence of str
-        One or both of "reverse" and "forward".
+        One or both of "reverse" and "forward", which may be written "rev" and "fwd" as in HIPS autograd.
     eps : float, optional
         Step of the first differences, relative to ``max(1, |x|)``. By default the cube root of the machine epsilon.
     rtol, atol : float, optional
@@ -106,15 +107,15 @@ def check_grads(
     ...     print(str(error).splitlines()[0])
     reverse mode, order 1, argument 0 of shape (2,): 2 of 2 elements differ
     """
-    unknown = [m for m in modes if m not in _MODES]
-    if unknown or not modes:
+    kinds = tuple(_SHORT.get(mode, mode) for mode in modes)
+    if not kinds or not {*kinds} <= {*_MODES}:
         raise RingtapeError(f"check_grads: modes={list(modes)} was given; needed: one or both of {', '.join(_MODES)}")
     if order < 1:
         raise RingtapeError(f"check_grads: order={order} was given; needed: at least 1")
     tested, xs = OnAllRanks.at(f, args, "check_grads")
     single = any(np.finfo(x.dtype).eps > 1e-10 for x in xs)
     options = _Options(
-        tuple(modes), eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
+        kinds, eps, (1e-3 if single else 1e-6) if rtol is None else rtol,
         (1e-4 if single else 1e-9) if atol is None else atol, np.random.default_rng(seed),
     )  # fmt: skip
     with plain_arrays_named(args, "check_grads"):

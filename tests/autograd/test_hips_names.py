@@ -113,13 +113,13 @@ def test_checks_see_wrong_derivatives() -> None:
         check(lambda x: x * x, numpy.array([1.0, 2.0]))
         with pytest.raises(AssertionError):
             check(f, numpy.array([1.0, 2.0]))
-    for mode in ("fwd", "rev"):
+    for mode in ("fwd", "rev", "forward", "reverse"):
         with pytest.raises(AssertionError):
             combo_check(lambda x, n: f(x) * n, 0, modes=[mode], order=1)([1.0], [2.0, 3.0])
     with pytest.raises(AssertionError), pytest.warns(DeprecationWarning):
         quick_grad_check(f, 1.0)
     with pytest.raises(AssertionError, match="modes="):
-        check_grads(np.sin, modes=["reverse"])(1.0)
+        check_grads(np.sin, modes=["backward"])(1.0)
     with pytest.raises(AssertionError, match="VSpace mismatch"):
         check_equivalent(1.0, numpy.ones(2))
 

@@ -98,7 +98,7 @@ def test_a_function_that_is_rough_everywhere_is_not_called_right() -> None:
     jagged = planted(lambda x: x + 0.05 * numpy.sign(numpy.sin(1e9 * x)) + 0 * numpy.arctan2(x, 1),
                      lambda ct, y, x: ct * 1.0)  # fmt: skip
     with pytest.raises(GradientMismatch, match="do not converge"):
-        check_grads(jagged, numpy.array([0.7, 0.3]), order=1, modes=["reverse"])
+        check_grads(jagged, numpy.array([0.7, 0.3]), order=1, modes=["rev"])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
@@ -183,7 +183,7 @@ def test_empty_and_0d() -> None:
 
 
 def test_the_present_calls_still_work() -> None:
-    check_grads(np.sin, numpy.ones(2), eps=1e-5, rtol=1e-5, atol=1e-5, seed=3, modes=("forward",), order=1)
+    check_grads(np.sin, numpy.ones(2), eps=1e-5, rtol=1e-5, atol=1e-5, seed=3, modes=("fwd",), order=1)
     from autograd.testing import compare, norm, numeric_gradient, numeric_tangent, pairing, random_like
 
     x = numpy.ones(2)
