@@ -6,7 +6,7 @@ const KEYS = [
   ["n N", "the next or the previous problem"], ["/", "search; Enter goes to the next match, Shift+Enter back"],
   ["f", "fold or unfold the scopes around the operation"], ["[ ]", "fold or unfold one level of scopes"],
   ["m", "the horizontal axis: order, measured time, predicted time"], ["+ -", "wider or narrower"],
-  ["t", "light or dark"], ["Esc", "the whole program"], ["?", "these keys"],
+  ["c", "the comparisons of the ranks, or not"], ["t", "light or dark"], ["Esc", "the whole program"], ["?", "these keys"],
 ];
 
 function help(view) {
@@ -34,9 +34,9 @@ function start(run) {
     if (timer) clearInterval(timer);
     const stop = () => { clearInterval(timer); timer = 0; byId("play").textContent = "▶\uFE0E play"; };
     if (timer) return stop();
-    if (view.moment >= run.moments - 1) view.go(-1);
+    if (view.next(1) < 0) view.go(-1);
     byId("play").textContent = "❚❚ pause";
-    timer = setInterval(() => (view.moment >= run.moments - 1 ? stop() : view.go(view.moment + 1)), 350);
+    timer = setInterval(() => (view.next(1) < 0 ? stop() : view.step(1)), 350);
   };
   const theme = () => { document.documentElement.classList.toggle("dark"); view.style = null; view.drawOverview(); };
   const pair = () => {
@@ -51,7 +51,7 @@ function start(run) {
   };
   const rank = (by) => { view.keepRank = true; view.go(view.moment, Math.max(0, Math.min(run.size - 1, view.chosen + by))); view.keepRank = false; };
   const actions = {
-    ArrowRight: () => view.go(view.moment + 1), ArrowLeft: () => view.go(Math.max(0, view.moment - 1)),
+    ArrowRight: () => view.step(1), ArrowLeft: () => view.step(-1), c: () => view.toggleChecks(),
     ArrowDown: () => rank(1), ArrowUp: () => rank(-1), " ": play, Home: () => view.go(0), End: () => view.go(run.moments - 1),
     b: pair, n: () => problem(1), N: () => problem(-1), f: foldHere, "[": () => view.foldTo((view.folded.size ? view.depth : run.depth) - 1), "]": () => view.foldTo(view.depth + 1),
     m: () => setAxis(axes[(axes.findIndex(([value]) => value === view.axis) + 1) % axes.length][0]),
@@ -81,6 +81,8 @@ function start(run) {
   byId("narrow").onclick = actions["-"];
   byId("wide").onclick = actions["+"];
   byId("theme").onclick = theme;
+  byId("checks").onclick = actions.c;
+  byId("checks").hidden = !run.checks.count;
   byId("help").onclick = actions["?"];
   byId("axis").onchange = (event) => { setAxis(event.target.value); scroll.focus(); };
   byId("scrub").oninput = (event) => view.go(+event.target.value);

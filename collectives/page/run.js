@@ -125,6 +125,19 @@ class Run {
     this.depth = Math.max(0, ...this.scopeOf.map((s) => this.scopeDepth[s]));
     this.hasBackward = this.rank.some((rank) => rank.direction.includes(BACKWARD));
     this.memory = this.curves();
+    this.checks = this.comparisons();
+  }
+
+  /** The columns and moments in which ranks only compare what they do, as no operation of the program. */
+  comparisons() {
+    const isOne = (rank, k) => {
+      const calls = Array.from(rank.callsAt.of(k)), name = this.texts[rank.name[k]];
+      return calls.length > 0 && !(rank.flags[k] & FAILED) && calls.every((c) => rank.calls.kind[c] & CONTROL && this.texts[rank.calls.call[c]] === name);
+    };
+    const column = new Uint8Array(this.columns).fill(1), moment = new Uint8Array(this.moments).fill(1);
+    for (const rank of this.rank)
+      for (const k of rank.roots) if (!isOne(rank, k)) column[rank.column[k]] = moment[rank.moment[k]] = 0;
+    return { column, moment, count: column.reduce((sum, is) => sum + is, 0) };
   }
 
   /** The first record of a column: its name, scope and line stand for the column. */

@@ -15,6 +15,7 @@ class View {
     this.depth = run.depth;
     this.found = new Set();
     this.matches = [];
+    this.showsChecks = false;
     this.rowsShown = [0, 0];
     this.scroll = byId("scroll");
     this.svg = document.createElementNS(NS, "svg");
@@ -33,11 +34,21 @@ class View {
   countBlocks(depth) {
     let count = 0, last = -1;
     for (let c = 0; c < this.run.columns; c++) {
+      if (this.hides(c)) continue;
       const s = this.run.scopeOf[c], at = this.run.scopeDepth[s] >= depth && depth < this.run.depth ? this.ancestor(s, depth) : -1;
       if (at < 0 || at !== last) count++;
       last = at;
     }
     return count;
+  }
+  /** Whether a column has only comparisons of the ranks, which are shown when they are asked for. */
+  hides(c) { return !this.showsChecks && this.run.checks.column[c]; }
+  toggleChecks() {
+    this.showsChecks = !this.showsChecks;
+    byId("checks").setAttribute("aria-pressed", this.showsChecks);
+    this.layOut();
+    this.reveal();
+    this.show();
   }
   ancestor(s, depth) {
     while (this.run.scopeDepth[s] > depth) s = this.run.scopes[s][0];
@@ -56,6 +67,7 @@ class View {
     run.scopes.forEach(([parent], s) => { under[s] = parent >= 0 && under[parent] >= 0 ? under[parent] : this.folded.has(s) ? s : -1; });
     let last = -1;
     for (let c = 0; c < run.columns; c++) {
+      if (this.hides(c)) { of[c] = Math.max(0, start.length - 1); continue; }
       const s = under[run.scopeOf[c]];
       if (s < 0 || s !== last || !start.length) { start.push(c); scope.push(s); }
       last = s;
@@ -185,7 +197,7 @@ class View {
     let count = 0, flags = 0, shown = -1, sum = 0, calls = 0;
     for (let c = first; c <= last; c++) {
       const k = rank[field][c];
-      if (k < 0) continue;
+      if (k < 0 || this.hides(c)) continue;
       count++;
       flags |= rank.flags[k] & ~ABSENT;
       if (shown < 0 || field === "forward") shown = k;
@@ -327,7 +339,9 @@ class View {
     if (!memory.most) return "";
     const floor = this.bottom + 58, points = { forward: [], backward: [] };
     for (let b = first; b < last; b++) {
-      const c = this.blocks.start[b + 1] - 1, x = this.blockX(b) + this.cell / 2;
+      let c = this.blocks.start[b + 1] - 1;
+      while (c > this.blocks.start[b] && this.hides(c)) c--;
+      const x = this.blockX(b) + this.cell / 2;
       for (const field of ["forward", "backward"]) if (memory[field][c]) points[field].push(x + " " + (floor - 44 * memory[field][c] / memory.most));
     }
     let text = "";
@@ -491,6 +505,7 @@ class View {
       for (let i = low; i < order.length && starts[order[i]] <= to; i++) {
         const k = rank.roots[order[i]], band = rank.direction[k] === BACKWARD ? 1 : 0;
         if (r < this.rowRange[band][0] || r >= this.rowRange[band][1]) continue;
+        if (this.hides(rank.column[k])) continue;
         const x = LEFT + (starts[order[i]] - begin) * this.scale - sx, width = Math.max(2, (ends[order[i]] - starts[order[i]]) * this.scale);
         const y = this.y(band ? BACKWARD : FORWARD, r);
         if (width < 8 && k !== this.run.rank[r].at[this.moment]) {  // one path for all that are too narrow to be seen apart
@@ -532,6 +547,16 @@ class View {
     this.show();
     this.mark();
     this.panel.describe();
+  }
+  /** The next moment that is shown, or -1. */
+  next(by) {
+    let m = this.moment + by;
+    while (!this.showsChecks && this.run.checks.moment[m]) m += by;
+    return m < this.run.moments ? m : -1;
+  }
+  step(by) {
+    const m = this.next(by);
+    if (m >= 0) this.go(m);
   }
   record() {
     const k = this.moment < 0 ? -1 : this.run.rank[this.chosen].at[this.moment];
@@ -593,6 +618,7 @@ class View {
     g.fillText("all", 4, 26);
     const seen = new Set();
     for (let c = 0; c < run.columns; c++) {
+      if (this.hides(c)) continue;
       const x = xOf(c);
       for (const [field, y] of [["forward", 3], ["backward", 24]]) {
         const rank = run.rank.find((each) => each[field][c] >= 0);
@@ -651,6 +677,7 @@ class View {
       const siteHit = run.sites.map(([file, line]) => line > 0 && (run.texts[file].toLowerCase().split("/").pop() + ":" + line).includes(wanted));
       run.rank.forEach((rank, r) => {
         for (const k of rank.roots) {
+          if (this.hides(rank.column[k])) continue;
           let is = hit[rank.name[k]] || hit[rank.layout[k]] || scopeHit[rank.scope[k]] || siteHit[rank.site[k]];
           if (!is) for (const c of rank.callsAt.of(k)) if (!(rank.calls.kind[c] & CONTROL) && (hit[rank.calls.call[c]] || hit[rank.calls.axis[c]])) { is = true; break; }
           if (is) { this.found.add(r + " " + k); this.matches.push([r, k]); }

@@ -10,7 +10,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from collectives import I, R
+from collectives import I, P, R
 from collectives.inspect.record import CallOf, OperationRecord, RankRecords
 from collectives.page import page
 
@@ -205,3 +205,39 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
         return { title: document.title, images: document.images.length };
     """, tmp_path)  # fmt: skip
     assert seen.result == {"title": evil, "images": 0} and seen.console == []
+
+
+def test_comparisons_of_the_ranks_are_shown_when_they_are_asked_for(tmp_path: Path) -> None:
+    def program() -> RankRecords:
+        with cc.recording_operations() as found, cc.Mesh(dp=-1):
+            w = ag.Parameter(np.ones(2))
+            with ag.Tape():
+                y = cc.cast(w, "dp", to=R) * 2
+            cc.world().exchange(b"of the library")
+            cc.all_reduce(cc.cast(y, "dp", to=P), "dp")
+        return found
+
+    records = cc.run(program, 2)
+    every = [x for of in records for x in of.records]
+    asked = {x.name for x in every if x.calls and all(c.is_control and c.call == x.name for c in x.calls)}
+    assert asked, "the program makes no record of a comparison"
+    seen = look(page(records).html, """
+        const names = () => [...new Set(Array.from(document.querySelectorAll("#columns .cell"), (cell) =>
+          run.texts[run.rank[+cell.dataset.r].name[+cell.dataset.k]]))];
+        const walk = () => {
+          const at = new Set();
+          view.go(-1);
+          for (let k = 0; k < run.moments; k++) { press("ArrowRight"); at.add(view.moment); }
+          return at.size;
+        };
+        const button = document.getElementById("checks");
+        const found = { at_first: names(), steps: walk(), hidden: button.hidden, blocks: view.blocks.count };
+        press("c"); found.asked = names(); found.all_steps = walk(); found.all_blocks = view.blocks.count;
+        button.click(); found.again = names();
+        return found;
+    """, tmp_path)  # fmt: skip
+    assert seen.console == [], seen.console
+    found = seen.result
+    assert not asked & {*found["at_first"]} and found["again"] == found["at_first"] and not found["hidden"]
+    assert {*found["asked"]} - {*found["at_first"]} == asked
+    assert found["all_blocks"] > found["blocks"] and found["all_steps"] > found["steps"]
