@@ -26,8 +26,8 @@ from typing import Any, BinaryIO, Self
 from .errors import FileError, WriteError
 
 __all__ = [
-    "PrivateFolder", "is_as_safe", "is_firm", "is_for_everyone", "new_file", "opened", "refuse_foreign_link",
-    "replaced", "replacing", "taking_place", "temporary", "writing",
+    "PrivateFolder", "append_to", "is_as_safe", "is_firm", "is_for_everyone", "new_file", "opened",
+    "refuse_foreign_link", "replaced", "replacing", "taking_place", "temporary", "writing",
 ]  # fmt: skip
 
 _CLOEXEC, _NOFOLLOW = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)  # not on every platform
@@ -96,6 +96,24 @@ def refuse_foreign_link(path: str | os.PathLike[str], caller: str) -> str:
 def new_file(name: str | os.PathLike[str], *, folder: int | None = None, mode: int = 0o666) -> int:
     """The descriptor of a file that was not there: links are not followed, and nothing is written over."""
     return os.open(name, _NEW | os.O_RDWR, mode, dir_fd=folder)
+
+
+def append_to(path: str | os.PathLike[str], caller: str) -> int:
+    """The descriptor of a file to append to: a file, or a device such as /dev/null. A pipe without a reader would be
+    waited for.
+
+    Raises
+    ------
+    FileError
+        Something else is there, or a symbolic link that another user has made.
+    """
+    target = refuse_foreign_link(path, caller)
+    number = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | _CLOEXEC | os.O_NONBLOCK | _NOFOLLOW, 0o666)
+    mode = os.fstat(number).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(number)
+        raise FileError(f"{caller}({os.fspath(path)!r}): no regular file is there; needed: the path of a file")
+    return number
 
 
 def opened(path: str | os.PathLike[str], *, folder: int | None = None, follow: bool = True) -> int:

@@ -10,5 +10,6 @@ from autograd.machine import environment_of_bits
 
 from .log import RunLog, plot_log, read_log
 from .progress import Progress
+from .sinks import CSVSink, TensorBoardSink
 
-__all__ = ["Progress", "RunLog", "environment_of_bits", "plot_log", "read_log"]
+__all__ = ["CSVSink", "Progress", "RunLog", "TensorBoardSink", "environment_of_bits", "plot_log", "read_log"]

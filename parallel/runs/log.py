@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -20,10 +19,11 @@ from zlib import crc32
 
 from autograd.doors import optional
 from autograd.errors import FileError, OptionError, RingtapeError, printable, typed_errors
-from autograd.files import opened, refuse_foreign_link, writing
+from autograd.files import append_to, opened, writing
 from autograd.nn.archive import json_of
 from collectives.world import world
 
+from .sinks import Sink, require_sinks
 from .values import plain_value, writes
 
 __all__ = ["RunLog", "plot_log", "read_log"]
@@ -47,8 +47,11 @@ class RunLog:
 
     Parameters
     ----------
-    path : str or path
-        The file. Its folder must exist.
+    path : str or path, optional
+        The file. Its folder must exist. It may be left out where there are sinks.
+    sinks : sequence of functions
+        Rank 0 calls each with a dictionary of the values of every line, plain numbers, texts, lists and dictionaries:
+        `CSVSink`, `TensorBoardSink`, or a function of yours. They do not get the facts.
     **facts
         What the run is, such as ``lr=0.1``; numbers and texts of the line that each start of a run writes. The log
         itself uses the names ``started``, ``ranks`` and ``crc32``.
@@ -79,16 +82,19 @@ class RunLog:
     [(0, 1.0), (1, 0.5), (2, nan)]
     """
 
-    def __init__(self, path: str | os.PathLike[str], **facts: Any):
-        self.path = os.fspath(path)
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, sinks: Sequence[Sink] = (), **facts: Any
+    ):  # fmt: skip
+        self.sinks = require_sinks(sinks, path)
+        self.path = None if path is None else os.fspath(path)
         _refuse_reserved("RunLog", facts)
         facts = {name: plain_value(x, name, "RunLog") for name, x in facts.items()}
         self._file: Any = None
         self._is_closed = False
         self._sum = 0  # the checksum of the last line
-        if writes():
+        if self.path is not None and writes():
             with writing("RunLog", self.path):
-                number = _opened(self.path)
+                number = append_to(self.path, "RunLog")
                 size = os.fstat(number).st_size
                 is_torn = size > 0 and os.pread(number, 1, size - 1) != b"\n"  # as after a crash
             self._file = os.fdopen(number, "a", encoding="utf-8")  # closed by `close`
@@ -124,8 +130,12 @@ class RunLog:
             raise RingtapeError(f"RunLog.write: the log {self.path!r} is closed")
         _refuse_reserved("RunLog.write", values)
         found = {name: plain_value(x, name, "RunLog.write") for name, x in values.items()}
+        found["time_s"] = round(time.time(), 3)
         if self._file is not None:
-            self._line({**found, "time_s": round(time.time(), 3)})
+            self._line(found)
+        if self.sinks and writes():
+            for sink in self.sinks:
+                sink(dict(found))
 
     def _line(self, values: dict[str, Any]) -> None:
         text = json.dumps(_finite(values), allow_nan=False).removesuffix("}")
@@ -135,7 +145,10 @@ class RunLog:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and the sinks that have a `close`."""
+        if not self._is_closed and writes():
+            for sink in self.sinks:
+                getattr(sink, "close", lambda: None)()
         self._is_closed = True
         if self._file is not None:
             with writing("RunLog", self.path):
@@ -149,7 +162,7 @@ class RunLog:
         self.close()
 
     def __repr__(self) -> str:
-        return f"RunLog({self.path!r})"
+        return f"RunLog({'' if self.path is None else repr(self.path)}{f', sinks={self.sinks}' * bool(self.sinks)})"
 
 
 def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
@@ -159,17 +172,6 @@ def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
                 f"{caller}: {name}={values[name]!r} was given; the log itself uses this name: {_RESERVED[caller]}\n"
                 f"  fix: another name, such as run_{name}="
             )
-
-
-def _opened(path: str) -> int:
-    """The descriptor of a log: a file, or a device such as /dev/null. A pipe without a reader would be waited for."""
-    target = refuse_foreign_link(path, "RunLog")
-    number = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-    mode = os.fstat(number).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-        os.close(number)
-        raise FileError(f"RunLog({path!r}): no regular file is there; needed: the path of a file")
-    return number
 
 
 def _finite(x: Any) -> Any:

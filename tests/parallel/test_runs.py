@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -26,7 +27,7 @@ from autograd.errors import (
     RingtapeError,
 )
 from collectives import I, R, V
-from parallel import Progress, RunLog, plot_log, read_log
+from parallel import CSVSink, Progress, RunLog, TensorBoardSink, plot_log, read_log
 from parallel.runs import progress as progress_module
 
 
@@ -192,6 +193,66 @@ def test_a_plot_has_the_curves_and_names_the_extra(tmp_path: Path, monkeypatch: 
     hidden(monkeypatch, "matplotlib")
     with pytest.raises(DependencyError, match=r"pip install 'ringtape\[runs\]'"):
         plot_log(rows)
+
+
+def test_sinks_get_each_line_on_one_rank(tmp_path: Path) -> None:
+    got: list[dict[str, Any]] = []
+    table = CSVSink(tmp_path / "run.csv")
+
+    def program() -> None:
+        with cc.Mesh(dp=3), RunLog(tmp_path / "run.jsonl", sinks=[table, got.append], lr=0.1) as log:
+            for step in range(2):
+                log.write(step=step, loss=ag.constant(0.5 / (step + 1)), norms=np.ones(2), text="a, b")
+            log.write(step=2, accuracy=math.nan)
+
+    cc.run(program, 3)
+    assert [{k: x for k, x in row.items() if k != "time_s"} for row in got[:2]] == [
+        {"step": step, "loss": 0.5 / (step + 1), "norms": [1.0, 1.0], "text": "a, b"} for step in range(2)
+    ]
+    with open(tmp_path / "run.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["loss"] for row in rows] == ["0.5", "0.25", ""] and rows[0]["text"] == "a, b"
+    assert rows[0]["norms"] == "[1.0, 1.0]" and [row["accuracy"] for row in rows] == ["", "", "nan"]
+    assert [row["step"] for row in read_log(tmp_path / "run.jsonl")] == [0, 1, 2]
+
+    with RunLog(sinks=[CSVSink(tmp_path / "run.csv")]) as log:  # goes on in the same file, with one more column
+        log.write(step=3, loss=0.1, late=True)
+    with open(tmp_path / "run.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["0", "1", "2", "3"] and rows[0]["late"] == "" and rows[3]["late"] == "True"
+
+
+def test_wrong_sinks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match=r"neither a path nor a sink[\s\S]*fix: RunLog"):
+        RunLog()
+    with pytest.raises(ArgumentError, match=r"a list of functions[\s\S]*fix: sinks="):
+        RunLog(sinks=print)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="a sink: 3 was given; needed: a function"):
+        RunLog(sinks=[3])  # type: ignore[list-item]
+    with pytest.raises(FileError, match="os.makedirs"), RunLog(sinks=[CSVSink(tmp_path / "no" / "run.csv")]) as log:
+        log.write(loss=1.0)
+    hidden(monkeypatch, "tensorboardX")
+    with pytest.raises(DependencyError, match=r"TensorBoardSink needs tensorboardX[\s\S]*ringtape\[runs\]"):
+        TensorBoardSink(tmp_path)
+
+
+def test_event_files_of_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs the extra runs")
+    from tensorboardX.event_file_writer import RecordWriter  # noqa: F401  # the package is whole
+    from tensorboardX.proto.event_pb2 import Event
+
+    with RunLog(sinks=[TensorBoardSink(tmp_path / "board")]) as log:
+        for step in (5, 6):
+            log.write(step=step, loss=step / 2, losses={"a": 1}, norms=[3.0, 4.0], note="b", none=None)
+    (path,) = (tmp_path / "board").iterdir()
+    data, events = path.read_bytes(), []
+    while data:  # a length of 8 bytes, a checksum of 4, the event, a checksum of 4
+        size = int.from_bytes(data[:8], "little")
+        events.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    found = {(value.tag, event.step): value.simple_value for event in events for value in event.summary.value}
+    assert found[("loss", 5)] == 2.5 and found[("losses/a", 6)] == 1.0 and found[("norms/1", 5)] == 4.0
+    assert any(tag.startswith("note") for tag, _ in found)
 
 
 def test_progress_without_tqdm_counts_the_examples_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
