@@ -22,6 +22,7 @@ exclude_patterns = ["_build"]
 default_role = "py:obj"  # a name in single backticks, as in NumPy's docstrings
 
 myst_heading_anchors = 4
+smartquotes = False  # code stands in tables and sentences, and is copied
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the sections of the docstrings state them
 numpydoc_show_class_members = False  # autodoc lists them

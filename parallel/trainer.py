@@ -693,7 +693,8 @@ def _check(model: Any, loss: Any, mesh: Any, microbatches: Any, optimizer: Any) 
     if not isinstance(loss, nn.Module) or loss.parameters():
         raise ArgumentError(
             f"Trainer: loss={loss!r} was given; needed: a Module without parameters\n  fix: "
-            "nn.CrossEntropyLoss(reduction='sum'), and parameters in the model"
+            "nn.CrossEntropyLoss(reduction='sum'), or a Module of yours whose forward(outputs, targets) is the sum of "
+            "the losses; and parameters in the model"
         )
     reduction = getattr(loss, "reduction", "sum")
     if reduction != "sum":

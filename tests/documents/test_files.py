@@ -69,6 +69,7 @@ FOUND: dict[str, str] = {
     "parallel/pipeline/drawing.py": "drawing of matplotlib",
     "parallel/report/drawing.py": "drawing of matplotlib",
     "parallel/runs/log.py": "log of a run",
+    "parallel/runs/sinks.py": "log of a run",
 }
 """By file of the library: the row of the table, or the word of the page, that has what it makes."""
 
