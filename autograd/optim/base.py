@@ -280,7 +280,7 @@ class Optimizer:
         Warns
         -----
         GradientWarning
-            At the first step on a mesh: no parameter has a gradient on this rank. At the step after the 1st, 2nd, 4th,
+            At the first step: no parameter has a gradient on this rank. At the step after the 1st, 2nd, 4th,
             8th, ... step: it uses gradients that this step has used, or sums to which a backward has added since.
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
@@ -391,7 +391,8 @@ class Optimizer:
         gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
         plain = all(p.owns and p.array.__class__ is np.ndarray for p in parameters)
         complete = plain and all(g is not None for g in gradients)
-        if state.distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
+        is_first = (self.steps if state.distribution is ALONE else self.calls) == 1
+        if is_first and not any(g is not None for g in gradients):
             self._warn_of_no_gradient()
         self._accepted = [p.layout for p in parameters] if complete else []
         return gradients
@@ -433,14 +434,18 @@ class Optimizer:
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
             return
+        alone = state.distribution is ALONE
+        fix = "call tape.backward(loss) before it" if alone else (
+            "call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), pass the "
+            "Tensor h, and not h.numpy() or stop_gradient(h)"
+        )  # fmt: skip
         warnings.warn_explicit(
-            f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient on this rank, "
-            "so the step changes nothing\n"
-            "  fix: call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
-            "pass the Tensor h, and not h.numpy() or stop_gradient(h)\n"
+            f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient"
+            f"{'' if alone else ' on this rank'}, so the step changes nothing\n"
+            f"  fix: {fix}\n"
             "  or:  zero_grad() after step(), or before backward: between them it removes the gradients\n"
             "  or:  make the optimizer after the last parameter of the model was replaced (model.weight = "
-            "ag.Parameter(...)): it updates those that it was given",
+            "ag.Parameter(...)), and of this model: it updates those that it was given",
             GradientWarning, *find_site(),
         )  # fmt: skip
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import numpy as np
-from ..errors import check_callable, typed_errors
+from ..errors import NotDifferentiable, check_callable, typed_errors
 from ..extend import defvjp_argnums, primitive
 from ..misc import flatten
 from ..transforms import vjp
-from ._load import scipy
+from ._load import followed, scipy
 
 __all__ = ["odeint"]
 
@@ -26,7 +26,19 @@ _integrate = scipy("integrate")
 @typed_errors
 def _odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     check_callable(func, "odeint")
-    return _integrate.odeint(func, y0, t, args, **options)
+
+    def derivative(y: Any, at: Any, *given: Any) -> Any:
+        dy = func(y, at, *given)
+        for x in dy if isinstance(dy, list | tuple) else [dy]:
+            if followed(x):
+                raise NotDifferentiable(
+                    "odeint: func uses a value that a tape records, as by a closure, and its gradient would be missing; "
+                    "needed: values that have a gradient as arguments\n  fix: odeint(func, y0, t, (k,)) and "
+                    "func(y, t, k), for a value k"
+                )
+        return dy
+
+    return _integrate.odeint(derivative, y0, t, args, **options)
 
 
 def _odeint_adjoint(argnums: Sequence[int], ys: Any, given: Sequence[Any], kwargs: Any) -> Callable[[Any], list[Any]]:
@@ -82,6 +94,20 @@ def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options:
     array, shape (n, d)
         Differentiable with respect to `y0`, `t` and `args`: in reverse mode to any order, in forward mode by
         transposing the reverse rule.
+
+    Raises
+    ------
+    NotDifferentiable
+        `func` uses a value that a tape records, and that is not among `args`.
+
+    Examples
+    --------
+    >>> import numpy, autograd as ag
+    >>> from autograd.scipy.integrate import odeint
+    >>> def at_one(k):  # of dy/dt = -k y
+    ...     return odeint(lambda y, t, k: -k * y, numpy.array([1.0]), numpy.array([0.0, 1.0]), (k,))[-1, 0]
+    >>> bool(numpy.isclose(ag.grad(at_one)(2.0), -numpy.exp(-2.0), atol=1e-6))
+    True
     """
     args = args if isinstance(args, tuple) else (args,)
     return _odeint(func, y0, t, args, options)

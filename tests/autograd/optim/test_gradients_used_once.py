@@ -138,3 +138,27 @@ def test_a_mark_keeps_no_gradient_alive() -> None:
     assert gradient() is not None
     p.optimizer.zero_grad()
     assert gradient() is None
+
+
+def test_a_first_step_without_a_gradient_is_told_on_one_process() -> None:
+    w, other = ag.Parameter([1.0]), ag.Parameter([1.0])
+
+    def step(make: list[ag.Parameter], *, clear: bool = False, backward: bool = True) -> None:
+        optimizer = ag.optim.SGD(make, lr=0.1)
+        for p in (w, other):
+            p.zero_grad()
+        with ag.Tape() as tape:
+            loss = (w * w).sum()
+        if backward:
+            tape.backward(loss)
+        if clear:
+            optimizer.zero_grad()
+        optimizer.step()
+
+    for wrong in (lambda: step([other]), lambda: step([w], clear=True), lambda: step([w], backward=False)):
+        with pytest.warns(GradientWarning, match=r"none of the 1 parameters has a gradient, so[\s\S]*fix: call tape"):
+            wrong()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step([w])
+        step([w, other])

@@ -204,3 +204,14 @@ def test_odeint_of_a_linear_equation() -> None:
     numpy.testing.assert_allclose(solve(y0, t, a), expected, rtol=1e-7)
     check_grads(solve, (0, 1, 2), modes=["rev"], order=1)(y0, t, a)
     check_grads(solve, (0, 2), modes=["fwd"], order=1)(y0, t, a)
+
+
+def test_a_closure_of_an_equation_is_refused_with_the_argument() -> None:
+    from autograd.scipy.integrate import odeint
+
+    times = numpy.array([0.0, 0.5, 1.0])
+    for func in (lambda k: lambda y, t: -k * y, lambda k: lambda y, t: [-k * y[0]]):
+        with pytest.raises(ag.NotDifferentiable, match=r"odeint: func uses[\s\S]*fix: odeint\(func, y0, t, \(k,\)\)"):
+            ag.grad(lambda k, func=func: odeint(func(k), numpy.array([1.0]), times)[-1, 0])(2.0)
+    found = ag.grad(lambda k: odeint(lambda y, t, k: -k * y, numpy.array([1.0]), times, (k,))[-1, 0])(2.0)
+    assert numpy.isclose(found, -numpy.exp(-2.0), atol=1e-6)
