@@ -92,6 +92,60 @@ def dead_links(site: Path) -> list[str]:
     return sorted(dead)
 
 
+TASKS = {
+    "install it": "index.html#install",
+    "compute a gradient": "guides/tape.html#a-gradient",
+    "understand the labels": "guides/layouts.html",
+    "train on several ranks": "guides/training_step.html",
+    "set a learning-rate schedule": "guides/training_step.html#learning-rate-schedules-and-clipping",
+    "accumulate gradients": "guides/training_step.html#gradient-accumulation",
+    "train in mixed precision": "guides/training_step.html#mixed-precision",
+    "stop early": "guides/training_step.html#validation-and-early-stopping",
+    "read batches": "guides/data.html#data-sets-and-batches",
+    "save a run and continue it": "guides/data.html#a-run-that-continues",
+    "log to CSV and TensorBoard": "guides/data.html#log-and-progress",
+    "compile a step": "guides/captured_steps.html",
+    "use a GPU": "guides/gpu.html",
+    "shard the optimizer's state": "guides/data_parallel.html#sharded-state",
+    "compress gradients": "guides/data_parallel.html#compression",
+    "use LocalSGD": "guides/data_parallel.html#fewer-synchronisations",
+    "train a transformer on any mesh": "guides/model_parallel.html#a-transformer",
+    "run a pipeline": "guides/pipeline.html",
+    "divide a sequence": "guides/context_parallel.html",
+    "know why a gradient is n times too large": "guides/scale.html",
+    "look up a refusal": "refusals.html",
+    "set an environment variable": "checking.html#environment-variables",
+    "audit a job of PyTorch": "guides/audit.html",
+    "add an operation": "engine.html#add-an-operation",
+    "see what every rank did": "guides/page.html",
+    "replay a job": "guides/replay.html",
+    "run under Slurm": "guides/cluster.html#slurm",
+    "go on without ranks that die": "guides/elastic.html",
+    "translate a program of torch": "guides/torch.html",
+    "find what to write for a name of JAX": "names.html#jax",
+}
+"""What people want to do, and the place on the site that says how."""
+
+
+def clicks(site: Path) -> dict[str, int]:
+    """How many clicks on links of texts lead from the home page to each task; a heading of a page is one click more."""
+    texts = {path: re.split(r'</article>|class="sphinxsidebar"', path.read_text().partition('role="main"')[2])[0]
+             for path in site.rglob("*.html")}  # fmt: skip
+    home = (site / "index.html").resolve()
+    found, ways = {str(home): 0}, [home]
+    for path in ways:
+        for link in re.findall(r'href="([^"]+)"', texts.get(path, "")):
+            name, _, target = link.partition("#")
+            other = (path.parent / name).resolve() if name else path
+            for place in (str(other), f"{other}#{target}"):
+                found.setdefault(place, found[str(path)] + 1)
+            if other in texts and other not in ways:
+                ways.append(other)
+    paths = {task: str(home.parent / place) for task, place in TASKS.items()}
+    return {task: min(found.get(path, 99), found.get(path.partition("#")[0], 99) + ("#" in path))
+            for task, path in paths.items()}  # fmt: skip
+
+
 def test_every_public_module_has_a_page() -> None:
     """Public are the packages, and the modules in ``__all__`` of public modules that are part of the library."""
     modules, waiting = set(), list(PACKAGES)
@@ -136,6 +190,12 @@ def test_the_site_has_every_name_and_no_dead_link(site: Path) -> None:
     missing = public_names(documented_modules()) - entries(site)
     assert not missing, sorted(missing)
     assert dead_links(site) == []
+
+    ways = clicks(site)
+    assert len(ways) == 30 and max(ways.values()) <= 3, {task: count for task, count in ways.items() if count > 3}
+    targets = {path: Page(path).targets for path in site.rglob("*.html")}
+    headings = [place.split("#") for place in TASKS.values() if "#" in place]
+    assert not [place for place in headings if place[1] not in targets[site / place[0]]]
 
     page = site / "guides" / "layouts.html"  # and both checks can fail
     page.write_text(page.read_text().replace("</body>", '<a href="nowhere.html">x</a><a href="#none">y</a></body>'))
