@@ -59,6 +59,8 @@ Output = TypeVar("Output", covariant=True)
 class _Forward(Protocol[Args, Output]):
     """A module, by whose `forward` type checkers check a call of the module."""
 
+    _advice: str
+
     def forward(self, *args: Args.args, **kwargs: Args.kwargs) -> Output: ...
 
 
