@@ -46,6 +46,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 
@@ -432,6 +433,13 @@ def _audited() -> Any:
     return audit.read_steps("job"), audit.read_steps("reference")
 
 
+def _board() -> Any:
+    """A sink that has written nothing yet, also where its library is not installed."""
+    sink: Any = object.__new__(parallel.TensorBoardSink)
+    sink.directory, sink._library, sink._writer, sink._count = "board", Mock(), None, 0
+    return sink
+
+
 def _layout() -> Any:
     with cc.Mesh(dp=1):
         return ag.tensor(np.ones(2), {"dp": cc.V}).layout
@@ -469,6 +477,7 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     parallel.Trainer: lambda d: _needs_mesh(d, lambda: parallel.Trainer(
         lambda: nn.Sequential(nn.Linear(3, 2)), nn.MSELoss(reduction="sum"), cc.current_mesh(),
         optimizer=lambda params: optim.SGD(params, lr=0.1))),
+    parallel.RunLog: lambda d: parallel.RunLog("run.jsonl"), parallel.TensorBoardSink: lambda d: _board(),
     context.RingAttention: lambda d: context.RingAttention(nn.SelfAttention(4), "dp"),
     context.UlyssesAttention: lambda d: context.UlyssesAttention(nn.SelfAttention(4), "dp"),
     context.Order: lambda d: context.Order(True, d.pick([True, False])),

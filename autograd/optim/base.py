@@ -436,8 +436,8 @@ class Optimizer:
             return
         alone = state.distribution is ALONE
         fix = "call tape.backward(loss) before it" if alone else (
-            "call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), pass the "
-            "Tensor h, and not h.numpy() or stop_gradient(h)"
+            "call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), pass "
+            "the Tensor h, and not h.numpy() or stop_gradient(h)"
         )  # fmt: skip
         warnings.warn_explicit(
             f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient"

@@ -32,8 +32,8 @@ def _odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], op
         for x in dy if isinstance(dy, list | tuple) else [dy]:
             if followed(x):
                 raise NotDifferentiable(
-                    "odeint: func uses a value that a tape records, as by a closure, and its gradient would be missing; "
-                    "needed: values that have a gradient as arguments\n  fix: odeint(func, y0, t, (k,)) and "
+                    "odeint: func uses a value that a tape records, as by a closure, and its gradient would be "
+                    "missing; needed: values that have a gradient as arguments\n  fix: odeint(func, y0, t, (k,)) and "
                     "func(y, t, k), for a value k"
                 )
         return dy

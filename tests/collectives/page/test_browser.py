@@ -232,7 +232,11 @@ def test_comparisons_of_the_ranks_are_shown_when_they_are_asked_for(tmp_path: Pa
           return at.size;
         };
         const button = document.getElementById("checks");
-        const look = () => { const steps = walk(); press("End"); return { steps, blocks: view.blocks.count, names: names() }; };
+        const look = () => {
+          const steps = walk();
+          press("End");
+          return { steps, blocks: view.blocks.count, names: names() };
+        };
         const found = { first: look(), hidden: button.hidden };
         press("c"); found.asked = look();
         button.click(); found.again = look();
