@@ -170,11 +170,14 @@ def _to_device(x: Any, device: Any, /, *, stream: Any = None) -> Any:
     return x if device == device_of(x.array) else x.to(device)
 
 
-METHODS: dict[str, Any] = {
+STANDARD: dict[str, Any] = {
     "__array_namespace__": _array_namespace,
     "__dlpack__": _dlpack,
     "__dlpack_device__": _dlpack_device,
     "to_device": _to_device,
+}
+"""The methods of the array standard, of which NumPy's arrays have some in another form."""
+METHODS: dict[str, Any] = {
     "all": reductions.all,
     "any": reductions.any,
     "argmax": reductions.argmax,
@@ -300,7 +303,7 @@ def _attributes() -> dict[str, Any]:
         "__round__": lambda self, decimals=0: ufuncs.round(self, decimals),
         "__index__": _index,
     }
-    found |= {name: _method(function) for name, function in (METHODS | torch_methods.METHODS).items()}
+    found |= {name: _method(function) for name, function in (METHODS | STANDARD | torch_methods.METHODS).items()}
     found |= {name: property(function) for name, function in PROPERTIES.items()}
     for name, function in OPERATORS.items():
         found[f"__{name}__"] = _method(function)
