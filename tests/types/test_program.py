@@ -158,6 +158,8 @@ def test_the_declared_methods_of_tensor_are_those_that_are_installed() -> None:
     names, methods = _declared()
     assert names == set(tensor_methods.PROPERTIES)
     installed = tensor_methods.METHODS | torch_methods.METHODS
+    standard = {name for name in tensor_methods.STANDARD if name.startswith("__")}
+    installed |= {name: tensor_methods.STANDARD[name] for name in tensor_methods.STANDARD.keys() - standard}
     assert {name for name in methods if not name.startswith("__")} == set(installed)
     for name, function in installed.items():
         if not isinstance(function, Primitive):
@@ -165,4 +167,5 @@ def test_the_declared_methods_of_tensor_are_those_that_are_installed() -> None:
             assert methods[name] == parameters, name
     operators = {f"__{name}__" for name in (*tensor_methods.OPERATORS, *tensor_methods.UNREFLECTED_OPERATORS)}
     operators |= {f"__r{name}__" for name in tensor_methods.OPERATORS} | {"__pos__", "__round__", "__index__"}
+    operators |= standard
     assert {name for name in methods if name.startswith("__")} == operators
