@@ -24,10 +24,11 @@ PART = [
     f"{KERNELS}/test_segments.py::test_one_place_places_in_order_and_segments_that_end_with_a_chunk",
     "tests/autograd/arrays/test_cublas.py",
     "tests/autograd/transforms/test_launch_graph.py::test_threads_capture_on_devices_of_their_own",
-    "tests/parallel/test_device.py::test_processes",
+    "tests/parallel/test_device.py::test_processes[nccl]",
+    "tests/parallel/test_device.py::test_processes[staged]",
     "tests/collectives/transports/device/test_gpu.py::test_the_probe_finds_ipc",
 ]
-"""Kernels, calls of libraries, waits, a step of each layer on two ranks over each carrier: what `.ci/run` runs."""
+"""Kernels, calls of libraries, waits, a step of each layer on two ranks over two carriers: what `.ci/run` runs."""
 CANNOT = 77
 """The status of `build` where the packages are not to be had."""
 
@@ -51,7 +52,8 @@ def main(arguments: list[str]) -> int:
     if command == "faults":
         return faults.run(place, given)
     if command == "part":
-        given = ["-n", "2", "-q", "-m", "gpu and not slow", "--disable-warnings", "--tb=short", *PART, *given]
+        options = ["-n", "2", "--dist", "loadfile", "-q", "-m", "gpu and not slow", "--disable-warnings", "--tb=short"]
+        given = [*options, *PART, *given]
     if command in ("run", "part"):
         versions = ", ".join(f"{name} {version}" for name, version in CUDA.items())
         print(f"emulated GPU, not a GPU: CuPy {CUPY} on the CPU; {versions}", flush=True)
