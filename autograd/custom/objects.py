@@ -19,22 +19,13 @@ __all__ = ["Opaque", "boxed"]
 class Opaque(Tensor):
     """The box of an object. Its array, a number, only says that it has derivatives."""
 
-    __slots__ = ("held", "space")
+    __slots__ = ("_space", "held")
     held: Any
-    space: Any
 
     @property
     def _value(self) -> Any:
         return self.held
 
-    def zeros(self) -> Any:
-        """The zero vector of the object's space."""
-        return self.space.zeros()
-
-    def placed(self, x: Tensor) -> Opaque:
-        """This box, at the place of the value that stands for it on a tape."""
-        self.tape, self.node = x.tape, x.node
-        return self
 
 
 def boxed(kind: type, value: Any, space: Any) -> Any:
@@ -44,7 +35,7 @@ def boxed(kind: type, value: Any, space: Any) -> Any:
         made = _kinds[kind] = type(kind)(kind.__name__, (kind, Opaque), {"__module__": kind.__module__})
     box = object.__new__(made)
     box.array, box.layout, box.tape, box.node = np.zeros(()), None, None, OUTSIDE
-    box.held, box.space = value, space
+    box.held, box._space = value, space
     return box
 
 

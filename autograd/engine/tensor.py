@@ -73,6 +73,7 @@ class Tensor(Labelled):
     __hash__ = object.__hash__
     name = ""
     _requires_grad = False  # of leaves: whether tapes record the operations on it
+    _space: Any = None  # of the box of a user's object: its vector space
 
     array: Any  # this rank's part, not guarded against writes; a `Shaped` where the value is absent
     layout: Layout | None  # one label per mesh axis; None without a mesh

@@ -16,7 +16,6 @@ import numpy as np
 from ..arrays.capture import recorded
 from ..arrays.plain import BOXED
 from ..arrays.shape_only import Shaped
-from ..custom.objects import Opaque
 from ..engine.deferred import Deferred
 from ..engine.leaves import Constant, Leaf, tensor
 from ..engine.pytree import flatten
@@ -83,7 +82,9 @@ class Traced:
                 if _is_constant(x):
                     raise _constant_argument(x, self.structure.paths(what)[i])
                 y = self.tape.watch(x)
-                inputs.append(x.placed(y) if isinstance(x, Opaque) else y)
+                if x._space is not None:  # the box of an object stays the argument, at the place of what stands for it
+                    x.tape, x.node, y = y.tape, y.node, x
+                inputs.append(y)
             if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
                 recording.takes_unrecorded, recording.given = False, (tree, getattr(function, "given", None))
             state.levels = (*levels, self.tape.start)
@@ -193,7 +194,7 @@ class Traced:
             self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
         found = found or [None] * len(self.inputs)
         gs = [
-            (x.zeros() if isinstance(x, Opaque) else recorded(zeros_like, x.array)) if g is None else g
+            (recorded(zeros_like, x.array) if x._space is None else x._space.zeros()) if g is None else g
             for x, g in zip(self.inputs, found, strict=True)
         ]
         if self.raw:
