@@ -103,8 +103,8 @@ def copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> np.ndarray | Any:
     """Return the memory of another library's array as an array, without a copy: of torch, JAX, CuPy, or a Tensor.
 
-    It is an array of NumPy or, where the memory is that of a GPU, of CuPy. The array keeps the memory alive. No
-    gradient flows between the libraries.
+    It is an array of NumPy or, where the memory is that of a GPU, of CuPy. The array keeps the memory alive. It has no
+    derivative: no gradient flows between the libraries.
 
     Parameters
     ----------
