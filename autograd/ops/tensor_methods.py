@@ -167,7 +167,7 @@ def _exported(x: Any) -> Any:
 
 def _to_device(x: Any, device: Any, /, *, stream: Any = None) -> Any:
     """Return `x` on a device, "cpu" or "cuda", as ``to`` does; with a gradient."""
-    return x if device == device_of(x.array) else x.to(device)
+    return x if isinstance(device, str) and device == device_of(x.array) else x.to(device)
 
 
 STANDARD: dict[str, Any] = {

@@ -142,7 +142,7 @@ def _declared() -> tuple[set[str], dict[str, list[str]]]:
     """The attributes and methods that the class declares for type checkers, the latter with their parameters."""
     tree = ast.parse(Path(inspect.getfile(Tensor)).read_text())
     (cls,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Tensor")
-    (block,) = (node for node in cls.body if isinstance(node, ast.If))
+    (block,) = (node for node in cls.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     targets = [node.target for node in block.body if isinstance(node, ast.AnnAssign)]
     names = {target.id for target in targets if isinstance(target, ast.Name)}
     methods = {}
