@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
@@ -36,7 +37,11 @@ _nodes: dict[type, _Node | None] = {}
 
 def _is_own(kind: type) -> bool:
     """Whether a class is one of the library's, as Tensors, modules and keys of draws are, or derives from one."""
-    return any(base.__module__.partition(".")[0] in _PACKAGES for base in kind.__mro__)
+    return any(
+        base.__module__.partition(".")[0] in _PACKAGES
+        and getattr(sys.modules.get(base.__module__), base.__name__, None) is base  # no example of a docstring
+        for base in kind.__mro__
+    )
 
 
 def register_pytree_node(
