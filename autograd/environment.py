@@ -95,7 +95,7 @@ VARIABLES: dict[str, Variable] = {
     ),
     "RINGTAPE_PLACE": Variable(
         'where this host is, from the outside inwards, for `algorithm="hierarchical"`; if it is not set, the switches '
-        "that Slurm names in `SLURM_TOPOLOGY_ADDR`", form="`rack3`, or `row1/rack3`, with at most 4 parts",
+        "that Slurm names in `SLURM_TOPOLOGY_ADDR`", form="`rack3`, or `row1/rack3`: the last 4 parts count",
     ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
     "RINGTAPE_RECORD": Variable(

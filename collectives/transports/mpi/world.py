@@ -357,11 +357,12 @@ def _places(comm: Any) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     Ranks are on one host if they can share memory. A domain has the number of its lowest rank, plus 1.
     """
     here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    place, mine = place_of(os.environ)[:_MOST_LEVELS], np.zeros(1 + _MOST_LEVELS, np.uint64)
+    place, mine = place_of(os.environ), np.zeros(1 + _MOST_LEVELS, np.uint64)
     mine[0] = comm.Get_rank()
     here.Bcast(mine[:1], 0)
     here.Free()
-    mine[1 : 1 + len(place)] = [digest_of("/".join(place[:n])) for n in range(len(place), 0, -1)]
+    inner = [digest_of("/".join(place[:n])) for n in range(len(place), 0, -1)][:_MOST_LEVELS]
+    mine[1 : 1 + len(inner)] = inner
     found = np.empty((comm.Get_size(), mine.size), mine.dtype)
     comm.Allgather(mine, found)
     hosts, *levels = found.T.tolist()

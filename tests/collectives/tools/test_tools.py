@@ -308,7 +308,7 @@ TAKES = {("RINGTAPE_GUARD", "0"), ("RINGTAPE_COMPILED", "0"), ("RINGTAPE_RECORD_
 CHECKED = [name for name, each in environment.VARIABLES.items() if each.values or each.form in environment.FORMS]
 OF_READERS = (
     "RINGTAPE_BLAS", "RINGTAPE_CODE", "RINGTAPE_ALGORITHMS", "RINGTAPE_FAULTS", "RINGTAPE_RECORD", "RINGTAPE_AUDIT",
-    "RINGTAPE_DONE",
+    "RINGTAPE_DONE", "RINGTAPE_PLACE",
 )  # fmt: skip
 
 
