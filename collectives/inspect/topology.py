@@ -160,6 +160,7 @@ class Topology:
           between        4    10 us     1  halving_doubling         4  3.75e+05  415 us
         <BLANKLINE>
         """
+        _require("explain: bytes", bytes, 0.0, "a number of bytes that is not negative")
         members = list(range(ranks)) if isinstance(ranks, int) else list(ranks)
         levels, link = self.links(members)
         if not levels:

@@ -176,6 +176,7 @@ def test_one_table_explains_it() -> None:
     (lambda: cc.Topology(2, LINK, LINK, outer=[(2, 5)]), "outer=5 was given"),
     (lambda: cc.Topology(2, LINK, LINK).explain(1e6, 2), "on one host"),
     (lambda: cc.Topology(2, LINK, LINK).explain(1e6, 4, "ring"), "needed: hierarchical"),
+    (lambda: cc.Topology(2, LINK, LINK).explain(-5, 4), "explain: bytes=-5 was given"),
     (lambda: cc.Topology(2, LINK, LINK).explain(1e6, 4, "hierarchical:ring,ring,ring"), "fix: RINGTAPE_PLACE"),
     (lambda: cc.Mesh(dp=1, algorithm="hierarchical:ring,shared,ring"), "inside a rack"),
     (lambda: cc.Mesh(dp=1, algorithm="hierarchical:ring"), "needed: INSIDE,BETWEEN"),
