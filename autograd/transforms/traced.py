@@ -280,8 +280,8 @@ def _constant_argument(x: Tensor, path: str) -> TapeError:
 def _without_derivative(x: Tensor, path: str) -> DtypeError:
     return DtypeError(
         f"{path} has dtype {x.array.dtype} and cannot be differentiated; needed: a floating or complex dtype. Fix: "
-        "pass 2.0 for 2, or x.astype(float); if it is not a variable, pass it as an argument that argnum does not name, "
-        "or declare the field of a dataclass as dataclasses.field(metadata={'static': True})"
+        "pass 2.0 for 2, or x.astype(float); if it is not a variable, pass it as an argument that argnum does not name,"
+        " or declare the field of a dataclass as dataclasses.field(metadata={'static': True})"
     )
 
 
