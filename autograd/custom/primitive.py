@@ -23,7 +23,7 @@ from ..engine.multi_output import append_outputs, find_outputs
 from ..engine.primitive import compare_constants
 from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
-from ..engine.recording import FREE, Node, Recording, options_of, parents_of
+from ..engine.recording import Node, Recording, options_of, parents_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
@@ -95,6 +95,9 @@ class Call:
         """The call with these arguments; None if no Tensor is among them."""
         leaves, structure = flatten(args)
         operands = [i for i, x in enumerate(leaves) if x.__class__ in TENSORS]
+        for x in map(leaves.__getitem__, operands):
+            if x.tape is not None and not x.tape.released(x.node):
+                x.tape.lock(x.array)  # the user's function gets this array
         return cls(leaves, structure, operands) if operands else None
 
     def raw(self) -> tuple[Any, ...]:
@@ -218,8 +221,7 @@ class Extension:
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
             xs = call.found
             tensors = [
-                Tensor(a, call.layout, None, FREE if recording is not None else place_off_tape(a, xs))
-                if _is_value(a) else a for a in call.ans
+                Tensor(a, call.layout, None, place_off_tape(a, xs)) if _is_value(a) else a for a in call.ans
             ]  # fmt: skip
             return call.ans_structure.rebuild(tensors)
         if not (events.listeners and events.repeated()):

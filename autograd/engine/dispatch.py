@@ -183,7 +183,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         z.layout = layout
         if place < 0 or not ((dtype := y.dtype) is a.dtype or dtype.kind in "fcV"):
             z.tape = None
-            z.node = FREE if recording is not None else place_off_tape(y, (x,), op.words)
+            z.node = FREE if recording is not None and differentiable else place_off_tape(y, (x,), op.words)
             return z
         z.tape = recording
         nodes = recording.nodes
@@ -308,7 +308,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
             dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fcV"
         ):
             z.tape = None
-            z.node = FREE if recording is not None else place_off_tape(y, (x0, x1), op.words)
+            z.node = FREE if recording is not None and both else place_off_tape(y, (x0, x1), op.words)
             return z
         if lock0:
             recording.lock(a0)
@@ -546,7 +546,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
         z.layout = layout
         if not followed or not (y.dtype is dtype or y.dtype.kind in "fcV"):
             z.tape = None
-            z.node = FREE if recording is not None else place_off_tape(y, xs, letters)
+            z.node = FREE if recording is not None and "S" not in letters else place_off_tape(y, xs, letters)
             return z
         shapes = None
         if elementwise:

@@ -22,7 +22,7 @@ from numpy import ndarray
 from ..arrays.read_only import guarded as read_only
 from ..errors import SavedArrayError, frames_of_thread
 
-__all__ = ["Locks", "guarded", "refuse_write", "step_check"]
+__all__ = ["Locks", "guarded", "is_part", "refuse_write", "step_check"]
 
 
 # -- counts of the recordings of an array ------------------------------------------------------------------------------
@@ -159,6 +159,12 @@ def _interrupt_after(code: CodeType) -> None:
     while any(frame.f_code is code for frame in frames_of_thread(main)):
         time.sleep(0.01)
     _thread.interrupt_main()
+
+
+def is_part(array: Any, of: Any) -> bool:
+    """Whether `array` was made from another array without a copy: it is that array, or a view of its memory."""
+    base = getattr(array, "base", None)
+    return array is of or (base is not None and (base is of or base is getattr(of, "base", None)))
 
 
 # -- the arrays of users ----------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ class Several(Primitive):
         places = () if recording is None else tuple(map(partial(_place_of, recording), xs, letters))
         if recording is None or max(places, default=-1) < 0:
             return kind([
-                Tensor(y, layout, None, FREE if recording is not None else place_off_tape(y, xs, letters))
+                Tensor(y, layout, None, place_off_tape(y, xs, letters))
                 for y, layout in zip(ys, layouts, strict=True)
             ])  # fmt: skip
         kept = tuple(a if keep else None for a, keep in zip(arrays, map(self.keeps, range(len(xs))), strict=True))

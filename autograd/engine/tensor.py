@@ -42,8 +42,8 @@ from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from ..layouts.sizes import global_shape_of
 from .first_use import at_first_use
-from .locks import guarded
-from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
+from .locks import guarded, is_part
+from .recording import FREE, OUTSIDE, UNRECORDED, Node, Recording, Step
 from .state import state
 
 __all__ = [
@@ -744,16 +744,22 @@ def may_need_gradient(x: Tensor) -> bool:
 
 
 def place_off_tape(array: Any, operands: Sequence[Any], letters: Sequence[str] | None = None) -> int:
-    """The place of a result that was computed while nothing was recorded.
+    """The place of a result that no tape follows: data on a tape that records, else where it was computed.
 
     It is UNRECORDED where a gradient would flow to an operand, if a tape recorded: outside of `no_grad`, and not for an
-    operand whose letter in the declaration is S.
+    operand whose letter in the declaration is S. A result in the memory of a value that a tape follows (of
+    `stop_gradient`, or a view made under `no_grad`) is read-only until that tape is released.
     """
     for x in operands:
         if x.__class__ in TENSORS and (x.tape is not None or x._requires_grad or x.node == UNRECORDED):
             break
     else:
-        return OUTSIDE
+        return OUTSIDE if state.recording is None else FREE
+    for x in operands:
+        if x.__class__ in TENSORS and x.tape is not None and not x.tape.released(x.node) and is_part(array, x.array):
+            x.tape.lock(array)
+    if state.recording is not None:
+        return FREE
     if state.no_grad or array.dtype.kind not in "fcV":
         return OUTSIDE
     if letters is not None and "S" in letters:

@@ -21,9 +21,8 @@ from ..engine.events import listeners
 from ..engine.leaves import Constant
 from ..engine.primitive import op
 from ..engine.promotion import given, has_16_bits
-from ..engine.recording import FREE, OUTSIDE
 from ..engine.state import state
-from ..engine.tensor import TENSORS, Given, Tensor, may_need_gradient, relabel
+from ..engine.tensor import TENSORS, Given, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import (
     ArgumentError,
     AxisError,
@@ -638,14 +637,16 @@ def on_values(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     """
     found = run_plain(theirs, args, words)
     given = {id(x.array): x for x in args if x.__class__ in TENSORS}
-    return _as_tensors(found, given, OUTSIDE if state.recording is None else FREE)
+    return _as_tensors(found, given)
 
 
-def _as_tensors(found: Any, given: Any, node: int) -> Any:
+def _as_tensors(found: Any, given: dict[int, Tensor]) -> Any:
     if isinstance(found, _HOST):
-        return given[id(found)] if id(found) in given else Tensor(found, None, None, node)
+        if id(found) in given:
+            return given[id(found)]
+        return Tensor(found, None, None, place_off_tape(found, tuple(given.values())))
     if isinstance(found, list | tuple):
-        parts = [_as_tensors(x, given, node) for x in found]
+        parts = [_as_tensors(x, given) for x in found]
         return getattr(found, "_make", type(found))(parts)
     return found
 

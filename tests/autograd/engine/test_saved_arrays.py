@@ -16,6 +16,7 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
+from autograd.extend import defvjp, notrace_primitive, primitive
 
 from ...tables import each
 
@@ -264,3 +265,72 @@ def test_a_leaf_that_is_a_part_of_a_saved_array_is_released_with_it() -> None:
     assert not whole.flags.writeable
     tape.backward(loss)
     assert whole.flags.writeable and w.array.flags.writeable
+
+
+def outside(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def made(y: Any) -> Any:
+        with ag.no_grad():
+            return f(y)
+
+    return made
+
+
+OFF_THE_TAPE: dict[str, Callable[[Any], Any]] = {
+    "stop_gradient": ag.stop_gradient,
+    "a part of stop_gradient": lambda y: ag.stop_gradient(y)[:1],
+    "detach": lambda y: y.detach(),
+    "a slice under no_grad": outside(lambda y: y[1:]),
+    "a transpose under no_grad": outside(lambda y: y.T),
+    "a shape under no_grad": outside(lambda y: y.reshape(3, 1)),
+    "a split under no_grad": outside(lambda y: np.split(y, 3)[0]),
+    "a part of a part under no_grad": outside(lambda y: y[1:][:1]),
+    "a user's operation": notrace_primitive(lambda y: y),
+    "a user's operation under no_grad": outside(primitive(lambda y: y[:2])),
+}
+
+
+@pytest.mark.parametrize("way", OFF_THE_TAPE)
+def test_what_left_the_tape_shares_no_writeable_memory_with_it(way: str) -> None:
+    w = ag.Parameter([3.0, 1.0, 2.0])
+    with ag.Tape() as tape:
+        y = w * 2.0
+        seen = OFF_THE_TAPE[way](y)
+        with pytest.raises((ag.SavedArrayError, ValueError)):
+            (seen if isinstance(seen, numpy.ndarray) else seen.numpy())[...] = 9.0
+        loss = (y * y).sum()
+    tape.backward(loss)
+    assert numpy.array_equal(w.grad.numpy(), 8 * w.numpy())
+
+
+@pytest.mark.parametrize("way", ["stop_gradient", "a slice under no_grad", "a split under no_grad"])
+def test_the_memory_is_writeable_again_when_the_tape_is_released(way: str) -> None:
+    w = ag.Parameter([3.0, 1.0, 2.0])
+    with ag.Tape() as tape:
+        y = w * 2.0
+        seen = OFF_THE_TAPE[way](y)
+        loss = (y * y).sum()
+    tape.backward(loss)
+    seen.numpy()[...] = 9.0
+
+
+def test_an_operation_of_a_user_that_writes_to_its_operand_is_told() -> None:
+    def normalised(y: Any) -> Any:
+        y -= y.mean()
+        return y * 1.0
+
+    operation = primitive(normalised)
+    defvjp(operation, lambda ans, y: lambda ct: ct - ct.mean())
+    with pytest.raises(ag.SavedArrayError, match="Fix: write to a copy"):
+        ag.grad(lambda x: operation(x * 2.0).sum())(numpy.ones(3))
+
+
+def test_a_copy_that_left_the_tape_is_the_users() -> None:
+    w = ag.Parameter([3.0, 1.0, 2.0])
+    with ag.Tape() as tape:
+        y = w * 2.0
+        with ag.no_grad():
+            (y + 1.0).numpy()[...] = 9.0
+            np.array(y).numpy()[...] = 9.0
+        loss = (y * y).sum()
+    tape.backward(loss)
+    assert numpy.array_equal(w.grad.numpy(), 8 * w.numpy())
