@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
 
 from autograd.arrays.runtime import Program
@@ -37,6 +38,13 @@ if sys.dont_write_bytecode:
     sys.pycache_prefix = str(ROOT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+
+# On a loaded machine examples are drawn slowly, which is no fault of a test.
+hypothesis.settings.register_profile(
+    "ringtape", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("ringtape")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """Core and extras: which modules a reader may leave out, and the library without them.
 
-    python -m tests.documents.core DIR     copies the core and the examples into DIR
+    python -m tests.documents.core DIR                       copies the core and the examples into DIR
+    python -m tests.documents.core DIR --test -n 2 tests     and runs the tests there with these arguments of pytest;
+                                                             `without_extras.py` skips those that need an extra
 
 The core is all that is not listed here. It imports no extra; where it reaches one, that is a row of `autograd.doors`.
 """
@@ -8,11 +10,14 @@ The core is all that is not listed here. It imports no extra; where it reaches o
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["EXTRAS", "copy_core", "is_extra"]
+__all__ = ["EXTRAS", "copy_core", "is_extra", "run_tests"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _CAPTURE = ("captured_step", "guards", "launch_graph", "memory", "proving", "reach", "recorder", "replay", "tracing",
@@ -70,14 +75,24 @@ def copy_core(to: Path, keep: Iterable[str] = ()) -> list[Path]:
     return left_out
 
 
-def main() -> None:
-    """Copy the core."""
+def run_tests(core: Path, *arguments: str) -> int:
+    """Run pytest on the tests in a copy of the core. Returns its exit status."""
+    shutil.copytree(ROOT / "tests", core / "tests", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.copy(ROOT / "pyproject.toml", core)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.documents.without_extras", *arguments]
+    return subprocess.run(command, cwd=core, env=dict(os.environ, PYTHONPATH=str(core)), check=False).returncode
+
+
+def main() -> int:
+    """Copy the core, and test the copy where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--keep", nargs="*", choices=EXTRAS, default=[], help="extras that are copied, too")
+    parser.add_argument("--test", nargs=argparse.REMAINDER, help="run pytest with these arguments in the copy")
     args = parser.parse_args()
     copy_core(args.folder, args.keep)
+    return 0 if args.test is None else run_tests(args.folder, *args.test)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

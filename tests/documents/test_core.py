@@ -17,8 +17,9 @@ from autograd import doors
 from autograd.doors import DOORS
 from autograd.errors import DependencyError
 
-from .core import EXTRAS, ROOT, copy_core, is_extra
+from .core import EXTRAS, ROOT, copy_core, is_extra, run_tests
 from .test_architecture import Library
+from .without_extras import absent_extra
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,26 @@ def test_no_extra_is_loaded_without_its_room(core: Path) -> None:
     )
     out = run(core, sys.executable, "-c", text)
     assert "collectives.algorithms.table is absent" in out and str(core) in out
+
+
+@pytest.mark.slow
+def test_the_engine_and_the_layouts_pass_their_tests_without_extras(core: Path) -> None:
+    rooms = ("tests/autograd/engine", "tests/autograd/layouts", "tests/parallel/tensor")
+    assert run_tests(core, "-q", "-n", "2", *rooms) == 0
+
+
+@pytest.mark.parametrize(
+    "text, extra",
+    [
+        ("ModuleNotFoundError: No module named 'autograd.extend'", "autograd.extend"),
+        ("DependencyError: collectives.algorithms.table is absent: the room that", "collectives.algorithms.table"),
+        ("ImportError: cannot import name 'inspect' from 'collectives' (unknown)", "collectives.inspect"),
+        ("ModuleNotFoundError: No module named 'autograd.engine.tape'", None),
+        ("assert 3 == 4", None),
+    ],
+)
+def test_only_an_absent_extra_excuses_a_failure(text: str, extra: str | None) -> None:
+    assert absent_extra(text) == extra
 
 
 def test_the_reading_order_names_the_core_and_its_lengths() -> None:

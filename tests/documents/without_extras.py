@@ -1,0 +1,59 @@
+"""A plugin of pytest for a copy of the library without its extras: a test that needs one is skipped, and says which.
+
+What a test needs is found when it runs: it is skipped where it fails because a module of an extra is not there, or
+because a door to one is shut. Every other failure stays a failure. Folders of tests that belong to an extra, as
+`tests/autograd/compiler` belongs to `autograd.compiler`, are not collected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .core import is_extra
+
+_ABSENT = re.compile(
+    r"No module named '([\w.]+)'|([\w.]+) is absent: the room|cannot import name '(\w+)' from '([\w.]+)'"
+    r"|module '([\w.]+)' has no attribute '(\w+)'"
+)
+
+
+def absent_extra(text: str) -> str | None:
+    """The extra that a text of an error says is not there."""
+    for module, shut, name, package, parent, attribute in _ABSENT.findall(text):
+        for found in (module, shut, package and f"{package}.{name}", parent and f"{parent}.{attribute}"):
+            if found and is_extra(found):
+                return str(found)
+    return None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the folders of extras out."""
+    parts = collection_path.relative_to(config.rootpath).with_suffix("").parts
+    return True if len(parts) > 2 and parts[0] == "tests" and is_extra(".".join(parts[1:])) else None
+
+
+def _skip(report: Any, path: str) -> None:
+    if report.failed and (extra := absent_extra(str(report.longrepr))) is not None:
+        report.outcome = "skipped"
+        report.longrepr = (path, 0, f"Skipped: {extra} is left out")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a file whose imports need an extra."""
+    report = yield
+    _skip(report, collector.nodeid)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Skip a test that has reached an extra."""
+    report = yield
+    _skip(report, item.nodeid)
+    return report
