@@ -22,7 +22,7 @@ from numpy import ndarray
 from ..arrays.read_only import guarded as read_only
 from ..errors import SavedArrayError, frames_of_thread
 
-__all__ = ["Locks", "guarded", "is_part", "refuse_write", "step_check"]
+__all__ = ["Locks", "guarded", "is_part", "is_view", "refuse_write", "step_check"]
 
 
 # -- counts of the recordings of an array ------------------------------------------------------------------------------
@@ -93,6 +93,12 @@ class Locks:
         if _lock(array):
             self._locked.append(array)
 
+    def lock_given(self, array: Any) -> None:
+        """`lock` for an array of the program; of a view, the array whose memory it shows is locked, too."""
+        if is_view(array):
+            self.lock(array.base)  # first, so that it is unlocked first: a view is writeable only if its base is
+        self.lock(array)
+
     def hold(self, leaf: Any) -> None:
         """Keep a leaf's array read-only until they are released."""
         if not leaf.uses and leaf.owns and leaf.array.__class__ is ndarray:
@@ -101,7 +107,7 @@ class Locks:
         elif leaf.uses:
             leaf.uses += 1
         else:
-            self.lock(leaf.array)
+            self.lock_given(leaf.array)
             return
         self._held.append(leaf)
 
@@ -159,6 +165,12 @@ def _interrupt_after(code: CodeType) -> None:
     while any(frame.f_code is code for frame in frames_of_thread(main)):
         time.sleep(0.01)
     _thread.interrupt_main()
+
+
+def is_view(array: Any) -> bool:
+    """Whether an array shows memory that can be written to through another array of NumPy."""
+    base = getattr(array, "base", None)
+    return base.__class__ is ndarray and base.flags.writeable
 
 
 def is_part(array: Any, of: Any) -> bool:

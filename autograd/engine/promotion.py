@@ -20,6 +20,7 @@ from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
 from ..layouts.sizes import SIZES
+from .locks import is_view
 from .recording import copying, unshared
 from .state import state
 from .tensor import TENSORS, Given
@@ -144,11 +145,11 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
     values = x if x.__class__ is np.ndarray else plain(x)
     if state.recorder is not None:
-        array = state.recorder.call(_operand, (values, dtype, bool(copying)))
+        array = state.recorder.call(_operand, (values, dtype, bool(copying) or is_view(values)))
     else:
         array = as_array(values) if dtype is None else as_array(values, dtype)
         array = array if array.shape else array[()]
-        if copying and (recording := state.recording) is not None and recording.copies:
+        if (recording := state.recording) is not None and ((copying and recording.copies) or is_view(array)):
             array = unshared(array)
     return Given(array, None if grid is None else layout_of(x, grid))
 

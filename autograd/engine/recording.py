@@ -241,7 +241,7 @@ class Recording(Locks):
             if not x._requires_grad:
                 if x.node == UNRECORDED and not self.takes_unrecorded:
                     _refuse_unrecorded(self, x)
-                self.lock(x.array)
+                self.lock_given(x.array)
                 return OUTSIDE
             self.hold(x)
             nodes = self.nodes
