@@ -97,7 +97,8 @@ def _openblas() -> tuple[str | None, int | None]:
 def _loaded(word: str) -> list[str]:
     """The paths of the shared libraries of this process whose file names contain `word`."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        with open("/proc/self/maps") as file:
+            maps = file.read()
     except OSError:
         return []
     found = re.findall(r"(/\S+)$", maps, re.MULTILINE)

@@ -84,7 +84,7 @@ def are_pieces() -> bool:
 
 def sharded_axes(layout: Layout | None) -> list[str]:
     """The axes with several ranks along which a value is divided, in the mesh's order."""
-    if layout is None:
+    if layout is None or not layout.special:
         return []
     grid = layout.grid
     return [
@@ -187,7 +187,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
             "  fix: x.float() of a tensor of torch in bfloat16"
         )) from error  # fmt: skip
     dtype = array.dtype if dtype is None else dtype
-    whole, box = shape, tuple(slice(0, n) for n in shape)
+    whole, box = shape, tuple(map(slice, shape))
     if sharded_axes(layout):
         assert layout is not None
         require_agreed(layout, shape, f"{caller} of {name}, which takes this rank's part of the whole value,")

@@ -126,7 +126,7 @@ def labels_of_parts(
 
 def require_agreed(layout: Layout, shape: Sequence[int], caller: str) -> None:
     """Raise LayoutError if the value is a Shard whose extents the ranks have not agreed on."""
-    for axis, label in layout.items():
+    for axis, label in zip(layout.grid.names, layout.labels, strict=True):
         if type(label) is Shard and label.extent is None:
             from .texts import unagreed  # loaded when it is told
 

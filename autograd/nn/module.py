@@ -156,7 +156,9 @@ class Module:
             if isinstance(value, Parameter | Module):
                 found.append((attribute, value))
             elif isinstance(value, list | tuple):
-                found += [(f"{attribute}.{i}", item) for i, item in enumerate(value) if isinstance(item, Module)]
+                for i, item in enumerate(value):
+                    if isinstance(item, Module):
+                        found.append((f"{attribute}.{i}", item))
         return found
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
@@ -632,12 +634,18 @@ class Tree(NamedTuple):
         held = {id(p) for *_, p in self.parameters}
         modules = {id(module) for _, module in self.modules}
         for owner, attribute, value in self.containers:
-            for place, item in () if attribute in owner._others else _held_in(f".{attribute}", value, _DEPTH):
-                if id(item) in modules or id(item) in held:
-                    continue
-                inside = [item] if isinstance(item, Parameter) else item.parameters()
-                if any(p.requires_grad and id(p) not in held for p in inside):
-                    _refuse_container(owner, attribute, value, place, item)
+            waiting = [] if attribute in owner._others else [(f".{attribute}", value, _DEPTH)]
+            for place, container, depth in waiting:
+                items = container.items() if isinstance(container, dict) else enumerate(container)
+                for key, item in islice(items, _ITEMS):
+                    if isinstance(item, Parameter | Module):
+                        if id(item) in modules or id(item) in held:
+                            continue
+                        inside = [item] if isinstance(item, Parameter) else item.parameters()
+                        if any(p.requires_grad and id(p) not in held for p in inside):
+                            _refuse_container(owner, attribute, value, f"{place}[{key!r}]", item)
+                    elif depth > 1 and isinstance(item, _CONTAINERS):
+                        waiting.append((f"{place}[{key!r}]", item, depth - 1))
 
 
 def tree_of(module: Module) -> Tree:
@@ -653,8 +661,9 @@ def tree_of(module: Module) -> Tree:
         if id(module) not in seen:
             seen.add(id(module))
             found.modules.append((path, module))
-            held = vars(module).items()
-            found.containers.extend([(module, name, value) for name, value in held if isinstance(value, _CONTAINERS)])
+            for name, value in vars(module).items():
+                if isinstance(value, _CONTAINERS):
+                    found.containers.append((module, name, value))
         for attribute in getattr(module, "_buffers", ()):
             if getattr(module, attribute) is not None:
                 found.buffers.append((names + attribute, module, attribute))
@@ -668,17 +677,6 @@ def tree_of(module: Module) -> Tree:
         above.remove(id(module))
 
     visit(module, "", "")
-    return found
-
-
-def _held_in(place: str, value: Any, depth: int) -> list[tuple[str, Parameter | Module]]:
-    """The parameters and modules in a container, with their places."""
-    found: list[tuple[str, Parameter | Module]] = []
-    for key, item in islice(value.items() if isinstance(value, dict) else enumerate(value), _ITEMS):
-        if isinstance(item, Parameter | Module):
-            found.append((f"{place}[{key!r}]", item))
-        elif depth > 1 and isinstance(item, _CONTAINERS):
-            found += _held_in(f"{place}[{key!r}]", item, depth - 1)
     return found
 
 

@@ -35,7 +35,7 @@ def shape_of(box: Box) -> tuple[int, ...]:
 
 def elements(box: Box) -> int:
     """The number of elements of a box."""
-    return math.prod(shape_of(box))
+    return math.prod([end - begin for begin, end in box])
 
 
 def meet(a: Box, b: Box) -> Box | None:

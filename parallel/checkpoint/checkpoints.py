@@ -79,7 +79,7 @@ class Checkpoints:
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"Checkpoints({str(self.directory.path)!r}, steps={self.steps()})"
+        return f"Checkpoints({self.directory.path!r}, steps={self.steps()})"
 
     def steps(self) -> list[int]:
         """The steps in the directory, in order."""
@@ -104,14 +104,11 @@ class Checkpoints:
                 self.wait()
                 return
         made.copy_values(self._memory)
-        self._thread = threading.Thread(target=self._write_for, args=(made,), name="checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(made, made.index), name="checkpoint")
         self._thread.start()
 
-    def _write_for(self, made: Save) -> None:
-        disk.writer.rank = made.index
-        self._write(made)
-
-    def _write(self, made: Save) -> None:
+    def _write(self, made: Save, rank: int | None = None) -> None:
+        disk.writer.rank = rank  # in a thread of its own, which is no rank
         try:
             made.write()
             if made.index == 0:
@@ -230,7 +227,7 @@ def save(directory: str | os.PathLike[str], state: Any, step: int, *, overwrite:
     Restored(step=10, values={'best': 0.5})
     """
     Checkpoints(directory).save(state, step, overwrite=overwrite)
-    return Directory(directory).of_step(step)
+    return Path(directory, f"step-{step:09d}")
 
 
 @typed_errors
@@ -281,7 +278,7 @@ def load(
             return load_step(where, state, step, checksums)
     found = resume(directory, state, checksums=checksums)
     if found is None:
-        fault = "has no checkpoint that is whole" if where.path.is_dir() else "is no directory"
+        fault = "has no checkpoint that is whole" if os.path.isdir(where.path) else "is no directory"
         raise CheckpointError(f"checkpoint.load: {where.path} {fault}")
     return found
 
@@ -303,7 +300,8 @@ def resume(directory: str | os.PathLike[str], state: Any, *, checksums: bool = T
     None
     """
     where = Directory(directory)
-    there = next((path for path in (where.path, *where.path.parents) if os.path.lexists(path)), None)
+    path = Path(directory)
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
     if there is not None and not there.is_dir():  # of which a save would say it, after the first steps
         raise CheckpointError(
             f"checkpoint: {there} is no directory; needed: the directory of a run, which may not be there yet\n"

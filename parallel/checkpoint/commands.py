@@ -115,7 +115,7 @@ def _directory(text: str, step: str | None) -> tuple[Directory, int | None]:
         fault = "it is no directory" if os.path.lexists(path) else "there is no such directory"
         raise CheckpointError(f"checkpoint {path}: {fault}; needed: the directory of a run, or of one of its steps")
     parent = Directory(path.parent)
-    found = next((n for n in parent.steps() if parent.of_step(n).name == path.name), None)
+    found = next((n for n in parent.steps() if Path(parent.of_step(n)).name == path.name), None)
     if found is not None:
         if step is not None:
             raise OptionError(f"{path} is step {found} itself, and step {step} was given")
@@ -143,7 +143,7 @@ def _ls(chosen: Any) -> int:
         return 0
     found = [_summary(directory, n) for n in directory.steps()]
     if chosen.json:
-        print(json.dumps({"directory": str(directory.path), "steps": found}, indent=1))
+        print(json.dumps({"directory": directory.path, "steps": found}, indent=1))
         return 0
     rows = [["step", "saved", "size", "ranks", "mesh", "values", "state"]]
     for each in found:
@@ -154,7 +154,7 @@ def _ls(chosen: Any) -> int:
                 str(each["step"]), each["time"], _size(each["bytes"]), str(each["ranks"]), _mesh(each["mesh"]),
                 str(each["values"]), "whole",
             ])  # fmt: skip
-    print(_table(rows) if found else f"{printable(str(directory.path))} has no checkpoint")
+    print(_table(rows) if found else f"{printable(directory.path)} has no checkpoint")
     for name in directory.unfinished():
         print(f"{printable(name)}: not finished: it is being written, or the job that wrote it has ended")
     return 0
@@ -300,7 +300,7 @@ def _diff(chosen: Any) -> int:
         print("equal")
         return 0
     names = (f"step {a}", f"step {b}") if first.path == second.path else (
-        f"{first.path.name} step {a}", f"{second.path.name} step {b}")  # fmt: skip
+        f"{Path(first.path).name} step {a}", f"{Path(second.path).name} step {b}")  # fmt: skip
     print(_table([["value", *names, "difference"], *(list(row) for row in rows)]))
     return 1
 

@@ -54,7 +54,7 @@ class Directory:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path = str(Path(path))  # without double or last slashes, to which names are added
 
     def steps(self) -> list[int]:
         """The steps that have a directory, in order. Whether they are whole is not checked."""
@@ -64,8 +64,8 @@ class Directory:
             return []
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.path}: it cannot be read: {error.strerror}") from None
-        steps = {int(found[1]) for found in map(_STEP.fullmatch, names) if found}
-        return sorted(step for step in steps if not set(names).isdisjoint(_names(step)))
+        found = [each[1] for each in map(_STEP.fullmatch, names) if each]
+        return sorted({int(number) for number in found if number == f"{int(number):09d}"})
 
     def unfinished(self) -> list[str]:
         """The directories of steps that are being written, or whose job has ended."""
@@ -74,9 +74,9 @@ class Directory:
         except OSError:
             return []
 
-    def of_step(self, step: int) -> Path:
+    def of_step(self, step: int) -> str:
         """The directory of a step. A job that died while it replaced the step has left it under its other name."""
-        named, replaced = (self.path / name for name in _names(step))
+        named, replaced = self._paths(step)
         return replaced if not os.path.lexists(named) and os.path.lexists(replaced) else named
 
     def manifest(self, step: int) -> Manifest:
@@ -102,14 +102,14 @@ class Directory:
             refuse_other_size(folder, name, size)
         return manifest
 
-    def _refuse_foreign(self, folder: Path) -> None:
+    def _refuse_foreign(self, folder: str) -> None:
         """Raise DamagedCheckpoint for a link of another user; and for a step, where everyone can make one.
 
         Those of root, and of the owner of the directory, are taken as this user's own.
         """
         try:
             refuse_foreign_link(folder, "checkpoint")
-            run, owner = self.path.stat(), folder.stat().st_uid
+            run, owner = os.stat(self.path), os.stat(folder).st_uid
         except FileError as error:
             raise DamagedCheckpoint(error.reason) from None
         except OSError:
@@ -175,6 +175,10 @@ class Directory:
                         ))  # fmt: skip
         return faults, manifest
 
+    def _paths(self, step: int) -> tuple[str, str]:
+        """The directory of a step, and that which it has while another one takes its place."""
+        return f"{self.path}/step-{step:09d}", f"{self.path}/.replaced-{step:09d}"
+
     # -- writing ---------------------------------------------------------------------------------------------------
     def lock(self) -> None:
         """Make the directory, and lock it for this process.
@@ -185,7 +189,7 @@ class Directory:
             Another process writes into it, or it cannot be made.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            os.makedirs(self.path, exist_ok=True)
             with _making:
                 number = self._open_lock()
                 status = os.fstat(number)
@@ -211,7 +215,7 @@ class Directory:
 
     def _open_lock(self) -> int:
         """The descriptor of the file that is locked. Only those may open it, and so lock, who may write beside it."""
-        file, folder = self.path / ".lock", self.path.stat().st_mode
+        file, folder = f"{self.path}/.lock", os.stat(self.path).st_mode
         try:
             number = new_file(file, mode=0o600)
             with suppress(OSError):  # some file systems have no permissions
@@ -227,7 +231,7 @@ class Directory:
             "directory"
         )
 
-    def begin(self, step: int, overwrite: bool) -> Path:
+    def begin(self, step: int, overwrite: bool) -> str:
         """Make a directory for what is not finished yet.
 
         Raises
@@ -236,7 +240,7 @@ class Directory:
             The step is there already, or the directory cannot be written.
         """
         self.lock()
-        if not overwrite and self.of_step(step).exists():
+        if not overwrite and os.path.exists(self.of_step(step)):
             try:
                 faults: list[Any] = self.verify(step)[0]  # a run that has left it out as damaged comes to it again
             except CheckpointError as error:
@@ -248,16 +252,16 @@ class Directory:
                     "  or:  save(..., overwrite=True)"
                 )
         self.remove_unfinished()
-        found = self.path / f".step-{step:09d}.{os.urandom(8).hex()}"
+        found = f"{self.path}/.step-{step:09d}.{os.urandom(8).hex()}"
         try:
-            PrivateFolder.make(os.fspath(found)).close()  # `publish` gives it the usual permissions
+            PrivateFolder.make(found).close()  # `publish` gives it the usual permissions
         except OSError as error:
             raise CheckpointError(f"checkpoint.save: {self.path} cannot be written: {error}") from error
         return found
 
-    def publish(self, folder: Path, step: int) -> None:
+    def publish(self, folder: str, step: int) -> None:
         """Give a directory that is complete the name of its step. What had it is removed afterwards."""
-        named, replaced = (self.path / name for name in _names(step))
+        named, replaced = self._paths(step)
         try:
             with private(folder) as inside:
                 inside.share()
@@ -273,13 +277,13 @@ class Directory:
         for name in os.listdir(self.path):
             found = _STEP.fullmatch(name)
             if found and name.startswith(".replaced-"):
-                named, replaced = (self.path / each for each in _names(int(found[1])))
+                named, replaced = self._paths(int(found[1]))
                 if os.path.lexists(named):
                     _remove(replaced)
                 else:
                     rename(replaced, named)
             elif name.startswith((".step-", ".old.")):
-                _remove(self.path / name)
+                _remove(f"{self.path}/{name}")
 
     def prune(self, keep: int | None, keep_every: int | None) -> None:
         """Remove all but the last `keep` steps, and but those that `keep_every` divides."""
@@ -287,16 +291,11 @@ class Directory:
             return
         for step in self.steps()[:-keep]:
             if keep_every is None or step % keep_every:
-                gone = self.path / f".old.{os.urandom(8).hex()}"
+                gone = f"{self.path}/.old.{os.urandom(8).hex()}"
                 with suppress(OSError):
                     os.rename(self.of_step(step), gone)
                     make_durable(self.path)
                     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _names(step: int) -> tuple[str, str]:
-    """The name of a step, and that which it has while another one takes its place."""
-    return f"step-{step:09d}", f".replaced-{step:09d}"
 
 
 def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, Stretch]]) -> None:
@@ -304,7 +303,7 @@ def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, 
     name, size = reader.files[file]
     with open(reader.descriptor(file), "rb", closefd=False) as opened:
         opened.seek(0)
-        header = header_of(opened, size, reader.folder / name)
+        header = header_of(opened, size, f"{reader.folder}/{name}")
     wanted = {}
     for key, value, p in pieces:
         dtype, shape = stored_as(value.numpy_dtype, [b - a for a, b in p.box])
@@ -317,9 +316,9 @@ def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, 
             )
 
 
-def _remove(path: Path) -> None:
+def _remove(path: str) -> None:
     """Remove a directory, or what was put in its place."""
-    if path.is_dir() and not path.is_symlink():
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    elif os.path.lexists(path):
+        os.unlink(path)

@@ -14,7 +14,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from collectives.faults import points as faults
 
 __all__ = [
     "CHECKSUM", "DTYPES", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "name_of",
-    "opened", "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data",
-    "write_text",
+    "opened", "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as",
+    "usual_digest", "write_data", "write_text",
 ]  # fmt: skip
 
 
@@ -69,7 +68,8 @@ def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
 
 CHECKSUM = usual_checksum()
 """The checksum of new checkpoints."""
-NO_CHECKSUM = "0" * len(checksum_named(CHECKSUM, "")(b""))
+usual_digest = checksum_named(CHECKSUM, "")
+NO_CHECKSUM = "0" * len(usual_digest(b""))
 """A text of the same length as a checksum."""
 
 
@@ -117,14 +117,13 @@ def storable(array: Any) -> Any:
     host = host.reshape(array.shape)  # ascontiguousarray makes a number an array of one element
     if host.dtype.byteorder == ">" or (host.dtype.byteorder == "=" and not _IS_LITTLE):
         host = host.astype(host.dtype.newbyteorder("<"))
-    dtype, shape = stored_as(host.dtype, host.shape)
-    return host if shape == host.shape else host.reshape(*host.shape, 1).view(dtype)
+    return host if host.dtype in _NAME_OF else host.reshape(*host.shape, 1).view(stored_as(host.dtype, ())[0])
 
 
 _IS_LITTLE = struct.pack("=H", 1) == b"\1\0"
 
 
-def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def write_data(path: str, arrays: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Write arrays as a safetensors file, to the disk, and return the bytes of each in the file.
 
     Raises
@@ -134,11 +133,12 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
     """
     save_file = library("checkpoint.save").numpy.save_file
     try:
-        with private(path.parent) as folder:
+        above, _, name = path.rpartition("/")
+        with private(above) as folder:
             point("write data", path)
-            save_file(dict(arrays), folder.path_of(path.name), dict(about))
+            save_file(dict(arrays), folder.path_of(name), dict(about))
             point("sync data", path)
-            with open(folder.opened(path.name), "rb") as file:
+            with open(folder.opened(name), "rb") as file:
                 os.fsync(file.fileno())
                 return offsets(file, os.fstat(file.fileno()).st_size, path)
     except CheckpointError:
@@ -155,7 +155,7 @@ writer = _Writer()
 """Whose `rank` is that for which a thread writes which is no rank itself."""
 
 
-def point(name: str, path: Path | None = None) -> None:
+def point(name: str, path: str | None = None) -> None:
     """Announce a step of writing, to a file or a directory, at which a fault can be injected."""
     faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
 
@@ -195,7 +195,7 @@ def header_of(file: Any, size: int, path: Any) -> dict[str, tuple[str, tuple[int
     return found
 
 
-def private(path: Path) -> PrivateFolder:
+def private(path: str) -> PrivateFolder:
     """The folder of a checkpoint that is being written, which only its user can enter.
 
     Raises
@@ -203,7 +203,7 @@ def private(path: Path) -> PrivateFolder:
     CheckpointError
         It was replaced.
     """
-    found = PrivateFolder.find(os.fspath(path))
+    found = PrivateFolder.find(path)
     if found is None:
         raise CheckpointError(
             f"checkpoint.save: {path} is not the folder that the first rank has made: it is gone, or another user has "
@@ -212,16 +212,18 @@ def private(path: Path) -> PrivateFolder:
     return found
 
 
-def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
+def write_text(path: str, text: str, *, is_kept: bool = True) -> None:
     """Write a text file, to the disk, under another name first. The name is made durable if the file is kept.
 
     A file that another process waits for, and removes with its directory, may be gone when this returns.
     """
-    part = path.with_name(f"{path.name}.part")
+    part = f"{path}.part"
     try:
         point("write text", part)
-        with suppress(FileNotFoundError):
+        try:
             os.unlink(part)
+        except FileNotFoundError:
+            pass
         with open(new_file(part), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -238,20 +240,21 @@ def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 
-def rename(old: Path, new: Path) -> None:
+def rename(old: str, new: str) -> None:
     """Give a file or a directory another name, durably."""
     point("rename")
     os.rename(old, new)
-    make_durable(new.parent)
+    make_durable(new.rpartition("/")[0])
 
 
-def make_durable(folder: Path) -> None:
+def make_durable(folder: str) -> None:
     """Write the names in a directory to the disk."""
     point("sync directory")
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # some file systems of networks refuse it
-            os.fsync(number)
+        os.fsync(number)
+    except OSError:
+        pass  # some file systems of networks refuse it
     finally:
         os.close(number)
 
@@ -265,12 +268,12 @@ class Reader:
 
     Parameters
     ----------
-    folder : Path
+    folder : str
     files : sequence of (str, int)
         Names and sizes.
     """
 
-    def __init__(self, folder: Path, files: Sequence[tuple[str, int]]):
+    def __init__(self, folder: str, files: Sequence[tuple[str, int]]):
         self.folder, self.files = folder, files
         self._open: dict[int, int] = {}
 
@@ -327,7 +330,7 @@ class Reader:
 _BLOCK = 1 << 22  # bytes
 
 
-def opened(folder: Path, name: str) -> tuple[int, int]:
+def opened(folder: str, name: str) -> tuple[int, int]:
     """Open a file of a checkpoint for reading: its descriptor, and its size. Links to other files are not followed.
 
     Raises
@@ -336,7 +339,7 @@ def opened(folder: Path, name: str) -> tuple[int, int]:
         It is no regular file, or cannot be read.
     """
     try:
-        number = opened_file(folder / name, follow=False)
+        number = opened_file(f"{folder}/{name}", follow=False)
     except OSError as error:
         fault = f"it cannot be read: {error.strerror}"
         if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR):
@@ -345,10 +348,10 @@ def opened(folder: Path, name: str) -> tuple[int, int]:
     return number, os.fstat(number).st_size
 
 
-def refuse_other_size(folder: Path, name: str, size: int) -> None:
+def refuse_other_size(folder: str, name: str, size: int) -> None:
     """Raise DamagedCheckpoint unless a regular file of this size is there."""
     try:
-        status = os.stat(folder / name, follow_symlinks=False)
+        status = os.stat(f"{folder}/{name}", follow_symlinks=False)
     except OSError as error:
         raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):

@@ -12,7 +12,7 @@ from autograd.engine.state import state
 from autograd.errors import typed_errors
 
 from .boxes import elements
-from .ownership import name_of_replicas, replicas_of, share_of
+from .ownership import share_of
 from .saving import told_bytes
 from .tree import Encoded, encode, on_a_mesh
 
@@ -112,13 +112,7 @@ def number_of_stages() -> int:
 
 def _copies(found: Encoded) -> set[str]:
     """The names of the ranks with which this one shares values, of which all of them have copies."""
-    names = set()
-    for piece, _ in found.pieces.values():
-        assert piece.layout is not None
-        axes, _, replicas, holds = replicas_of(piece.layout)
-        if holds and replicas > 1:
-            names.add(name_of_replicas(piece.layout, axes))
-    return names
+    return {at.name for _, at in found.pieces.values() if at.holds and at.replicas > 1}
 
 
 def after_first_step(x: Any) -> Any:

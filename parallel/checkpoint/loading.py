@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ class Source:
     Parameters
     ----------
     manifest : Manifest
-    folder : str or Path
+    folder : str
         Where they are, for errors.
     checksums : bool
         Whether the checksum of each piece that is read is compared.
@@ -70,7 +70,7 @@ class Source:
         The pieces, by key and place, that were read whole and compared, and those of which parts were read.
     """
 
-    def __init__(self, manifest: Manifest, folder: str | Path, checksums: bool):
+    def __init__(self, manifest: Manifest, folder: str, checksums: bool):
         self.manifest, self.folder = manifest, folder
         self.used: set[str] = set()
         self.checked: set[tuple[str, int]] = set()
@@ -86,7 +86,7 @@ class Source:
         p = value.pieces[i]
         flat = np.empty(p.end - p.begin, np.uint8)
         self.read(key, i, p, flat)
-        return flat.view(_native(value)).reshape(shape_of(p.box))
+        return flat.view(value.file_dtype).reshape(shape_of(p.box))
 
     def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
         """Read a whole piece into an array of bytes, and compare its checksum."""
@@ -191,10 +191,6 @@ def _is_of(key: str, paths: Set[str]) -> bool:
     return False
 
 
-def _native(value: Value) -> Any:
-    return value.numpy_dtype.newbyteorder("<") if value.numpy_dtype.kind not in "V" else value.numpy_dtype
-
-
 class StoredValue(Stored):
     """A value in the files of a checkpoint, in a shape that may split or merge dimensions of the one that was saved."""
 
@@ -215,7 +211,7 @@ class StoredValue(Stored):
         slices = [*box, *(slice(None),) * (self.ndim - len(box))]
         wanted = tuple([s.indices(n)[:2] for s, n in zip(slices, self.shape, strict=True)])
         self.source.used.add(self.key)
-        dtype = _native(self.saved)
+        dtype = self.saved.file_dtype
         whole = equal_to(self.saved.pieces, wanted) if self.shape == self.saved.shape else None
         if whole is not None:
             found = self.source.piece(self.key, whole, self.saved)
@@ -373,8 +369,8 @@ def prepared(
     grid, group = state.grid, state.distribution.group()
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
     is_same = mesh == manifest.mesh and group.size == len(manifest.classes)
-    decoder = Decoder(lambda path, like: _value(source, path, like), manifest.classes[group.index] if is_same else None,
-                      manifest.classes)  # fmt: skip
+    place = manifest.classes[group.index] if is_same else None
+    decoder = Decoder(partial(_value, source), place, manifest.classes)
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
@@ -437,7 +433,7 @@ def _value(source: Source, path: str, like: Any) -> Any:
     if key not in values and place and path in values:
         key = path  # it was one value for all ranks
     sizes = dict(zip(like.layout.grid.names, like.layout.grid.sizes, strict=True)) if place else {}
-    is_other = any(source.manifest.mesh.get(axis) != sizes[axis] for axis in place) and key != path
+    is_other = key != path and any(source.manifest.mesh.get(axis) != sizes[axis] for axis in place)
     if key not in values or is_other:
         saved = [each for each in values if each.startswith(f"{path}@")]
         if not saved:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,6 @@ class Value:
         By axis on which each rank had a value of its own, the coordinate of the rank whose value this is.
     pieces : sequence of Stretch
         Which together have each element once.
-    numpy_dtype : numpy.dtype
-        The dtype of NumPy, or of ml_dtypes.
     """
 
     shape: tuple[int, ...]
@@ -62,10 +61,17 @@ class Value:
     layout: dict[str, str]
     place: dict[str, int]
     pieces: Sequence[Stretch]
-    numpy_dtype: Any = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "numpy_dtype", _dtype(self.dtype))
+    @property
+    def numpy_dtype(self) -> Any:
+        """The dtype of NumPy, or of ml_dtypes."""
+        return _dtype(self.dtype)
+
+    @property
+    def file_dtype(self) -> Any:
+        """The same with the order of bytes of a file."""
+        found = _dtype(self.dtype)
+        return found if found.kind == "V" else found.newbyteorder("<")
 
 
 @dataclass
@@ -107,12 +113,12 @@ class Manifest:
 
     def text(self) -> str:
         """The JSON text, in which each value is a line."""
-        values = ",\n".join(
-            f"  {json.dumps(path)}: " + json.dumps({
+        values = ",\n".join([
+            "  " + json.dumps({path: {
                 "shape": v.shape, "dtype": v.dtype, "layout": v.layout, **({"place": v.place} if v.place else {}),
-                "pieces": [[p.file, p.begin, p.end, [list(x) for x in p.box], p.checksum] for p in v.pieces],
-            }) for path, v in self.values.items()
-        )  # fmt: skip
+                "pieces": [[p.file, p.begin, p.end, p.box, p.checksum] for p in v.pieces],
+            }})[1:-1] for path, v in self.values.items()
+        ])  # fmt: skip
         rest = {
             "format": FORMAT, "step": self.step, "mesh": self.mesh, "classes": self.classes,
             "checksum": self.checksum, "about": self.about, "files": self.files, "tree": self.tree,
@@ -121,7 +127,7 @@ class Manifest:
         return f'{{"digest": "{_digest(body.encode())}", "manifest":\n{body}\n}}\n'
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: str) -> Manifest:
         """Read and check the manifest in a folder.
 
         Raises
@@ -129,7 +135,7 @@ class Manifest:
         DamagedCheckpoint
             There is none, or it is damaged.
         """
-        if not os.path.lexists(folder / NAME):
+        if not os.path.lexists(f"{folder}/{NAME}"):
             raise DamagedCheckpoint(f"checkpoint {folder}: there is no {NAME}, so it was not finished")
         number, size = opened(folder, NAME)
         with open(number, "rb") as file:
@@ -142,7 +148,7 @@ class Manifest:
         return cls.of_text(text, folder)
 
     @classmethod
-    def of_text(cls, text: bytes, folder: Path) -> Manifest:
+    def of_text(cls, text: bytes, folder: str) -> Manifest:
         """Check the text of a manifest, of the checkpoint in a folder."""
         head = text[: max(text.find(_BEFORE), 0)]
         body = memoryview(text)[len(head) + len(_BEFORE) : -len(_AFTER)]
@@ -157,28 +163,31 @@ class Manifest:
             raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it is no manifest: {fault}") from None
 
     @classmethod
-    def _checked(cls, code: Any, lines: Iterable[tuple[str, Any]], folder: Path) -> Manifest:
+    def _checked(cls, code: Any, lines: Iterable[tuple[str, Any]], folder: str) -> Manifest:
         if code["format"] != FORMAT:
             refuse(folder, NAME, f"its format is {code['format']!r}; this version reads {FORMAT!r}")
-        files = [(_file_name(name, folder), _number(size)) for name, size in code["files"]]
-        if len({name for name, _ in files}) < len(files):
+        files = [(_file_name(name, folder), size) for name, size in code["files"]]
+        _numbers([size for _, size in files])
+        if len(dict(files)) < len(files):
             refuse(folder, NAME, "it has a file twice")
         sizes = np.array([size for _, size in files], np.int64)
         values: dict[str, Value] = {}
+        numbers = [np.empty((0, 3), np.int64)]
         for path, each in lines:  # one value at a time is there as JSON
             if path in values:
                 raise ValueError("an object that has a key twice")
-            values[path] = _value(path, each, files, sizes, folder)
-        _refuse_overlaps(values, files, folder)
-        mesh = {axis: _number(n) for axis, n in _typed(code["mesh"], dict).items()}
-        classes = [_number(k) for k in _typed(code["classes"], list)]
+            values[path] = _value(path, each, files, sizes, numbers, folder)
+        _refuse_overlaps(values, numbers, files, folder)
+        step, mesh, tree, classes, about = itemgetter("step", "mesh", "tree", "classes", "about")(code)
+        _require(dict, mesh, tree, about)
+        _require(list, classes)
+        _require(str, code["checksum"])
+        _numbers([step, *mesh.values(), *classes])
         if not classes or set(classes) != set(range(max(classes) + 1)):
             refuse(folder, NAME, "its classes of ranks are not numbered")
-        tree = _typed(code["tree"], dict)
-        known = {key.removesuffix(place_suffix(value.place)) for key, value in values.items()}
+        known = {key.removesuffix(place_suffix(x.place)) if x.place else key for key, x in values.items()}
         _refuse_other_tree(tree, known, max(classes) + 1)
-        checksum, about = _typed(code["checksum"], str), _typed(code["about"], dict)
-        return cls(_number(code["step"]), tree, values, files, mesh, classes, checksum, about)
+        return cls(step, tree, values, files, mesh, classes, code["checksum"], about)
 
 
 _BEFORE, _AFTER = b'"manifest":\n', b"\n}\n"  # around what the digest is of
@@ -199,15 +208,15 @@ def _parsed(body: memoryview) -> tuple[Any, Iterable[tuple[str, Any]]]:
     has_lines = text.startswith(_VALUES, end - len(_VALUES)) and text.endswith(b"\n}}" + _AFTER)
     if end - len(_VALUES) < start or not has_lines:
         code = _json_of(bytes(body))
-        return code, _typed(code["values"], dict).items()
+        _require(dict, code["values"])
+        return code, code["values"].items()
 
     def lines() -> Iterator[tuple[str, Any]]:
         at, last = end + 1, len(text) - len(_AFTER) - 3  # at the line break before "}}"
         while at < last:
             stop = text.find(b"\n", at, last)
             stop = last if stop < 0 else stop
-            yield from _typed(_json_of(b"{" + text[at : stop - (stop < last and text[stop - 1] == 44)] + b"}"),
-                              dict).items()  # 44 is the comma
+            yield from _json_of(b"{" + text[at : stop - (stop < last and text[stop - 1] == 44)] + b"}").items()
             at = stop + 1
 
     return _json_of(text[start : end - len(_VALUES)] + b"}"), lines()
@@ -218,19 +227,24 @@ _VALUES = b', "values": {'
 
 def _json_of(text: bytes) -> Any:
     """The value of a JSON text, in which no object has a key twice."""
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("an object that has a key twice")
-        return found
-
-    def refused(text: str) -> Any:
-        raise ValueError(f"the number {text}")
-
     try:
-        return json.loads(text, object_pairs_hook=checked, parse_constant=refused)
+        return _DECODER.decode(text.decode())
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object that has a key twice")
+    return found
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"the number {text}")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)
 
 
 def refuse(folder: Any, entry: str, fault: str) -> Any:
@@ -238,19 +252,20 @@ def refuse(folder: Any, entry: str, fault: str) -> Any:
     raise DamagedCheckpoint(f"checkpoint {folder}, {printable(entry)[:200]}: {fault[:600]}")
 
 
-def _number(x: Any) -> int:
-    if isinstance(x, bool) or not isinstance(x, int) or not 0 <= x < 1 << 62:
-        raise ValueError(f"{x!r} in the place of a number")
-    return x
+def _numbers(given: Any) -> tuple[int, ...]:
+    for x in given:
+        if isinstance(x, bool) or not isinstance(x, int) or not 0 <= x < 1 << 62:
+            raise ValueError(f"{x!r} in the place of a number")
+    return tuple(given)
 
 
-def _typed(x: Any, kind: type) -> Any:
-    if not isinstance(x, kind):
-        raise ValueError(f"{x!r:.80} in the place of a {kind.__name__}")
-    return x
+def _require(kind: type, *given: Any) -> None:
+    for x in given:
+        if not isinstance(x, kind):
+            raise ValueError(f"{x!r:.80} in the place of a {kind.__name__}")
 
 
-def _file_name(name: Any, folder: Path) -> str:
+def _file_name(name: Any, folder: str) -> str:
     if not isinstance(name, str) or _FILE.fullmatch(name) is None or name == NAME:
         refuse(folder, NAME, f"it names the file {name!r}; needed: the name of a file in its own directory")
     return str(name)
@@ -260,8 +275,9 @@ def _dtype(name: Any) -> Any:
     """The dtype of a name that `dtype_text` gives. NumPy takes many more for one."""
     if name.__class__ is str and name in DTYPES:
         return DTYPES[name]
+    _require(str, name)
     try:
-        found = np.dtype(_typed(name, str))
+        found = np.dtype(name)
     except TypeError:
         found = dtype_named(name)
     if dtype_text(found) != name:
@@ -274,26 +290,31 @@ def dtype_text(dtype: Any) -> str:
     return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else name_of(dtype))
 
 
-def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, folder: Path) -> Value:
-    shape = tuple(map(_number, code["shape"]))
-    dtype = _dtype(code["dtype"])
-    extents = math.prod(n for n in shape if n)
+def _value(
+    path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, numbers: list[Any], folder: str
+) -> Value:
+    """A value of a manifest. The numbers of its pieces are added to those of the others."""
+    shape, dtype = _numbers(code["shape"]), _dtype(code["dtype"])
+    extents = math.prod(filter(None, shape))
     if (
         len(shape) > _MOST_DIMENSIONS or extents * dtype.itemsize >= 1 << 62 or dtype.hasobject or not dtype.itemsize
         or dtype.fields is not None or dtype.subdtype is not None
     ):  # fmt: skip
         refuse(folder, path, f"it has shape {shape} and dtype {code['dtype']!r}, which no array of a checkpoint has")
-    pieces = _pieces(path, _typed(code["pieces"], list), shape, dtype, files, sizes, folder)
-    layout = {axis: _typed(label, str) for axis, label in _typed(code["layout"], dict).items()}
-    place = {axis: _number(k) for axis, k in _typed(code.get("place", {}), dict).items()}
-    if not path.endswith(place_suffix(place)):
+    layout, place = code["layout"], code.get("place", {})
+    _require(list, code["pieces"])
+    pieces = _pieces(path, code["pieces"], shape, dtype, files, sizes, folder)
+    _require(dict, layout, place)
+    _require(str, *layout.values())
+    if place and not (_numbers(place.values()) and path.endswith(place_suffix(place))):
         refuse(folder, path, f"it has the place {place}, which its name does not have")
-    _, begins, ends = numbers_of(pieces).T
+    numbers.append(numbers_of(pieces))
+    _, begins, ends = numbers[-1].T
     missing = math.prod(shape) - sum((ends - begins).tolist()) // dtype.itemsize
     if missing:
         fault = f"{missing} elements are missing" if missing > 0 else f"{-missing} elements are there twice"
         refuse(folder, path, f"its pieces are not the whole value of shape {shape}: {fault}")
-    if not are_apart(pieces, shape):
+    if len(pieces) > 1 and not are_apart(pieces, shape):
         refuse_meeting(pieces, folder, path)
     return Value(shape, code["dtype"], layout, place, pieces)
 
@@ -303,7 +324,7 @@ _FEW = 3  # pieces, of which objects take no more memory than an array
 
 def _pieces(
     path: str, code: list[Any], shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], sizes: Any,
-    folder: Path,
+    folder: str,
 ) -> Sequence[Stretch]:  # fmt: skip
     """The pieces of a value, all at once, or one after another if there are few or one is wrong."""
     if len(code) > _FEW:
@@ -311,21 +332,23 @@ def _pieces(
             found = Pieces.of_code(code, len(shape))
             if found.are_right(shape, dtype.itemsize, sizes):
                 return found
-    return tuple(_piece(path, each, shape, dtype, files, folder) for each in code)
+    return tuple([_piece(path, each, shape, dtype, files, folder) for each in code])
 
 
 def _piece(
-    path: str, code: Any, shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], folder: Path
+    path: str, code: Any, shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], folder: str
 ) -> Stretch:
     file, begin, end, box, checksum = code
-    part = tuple([(_number(a), _number(b)) for a, b in box])
-    if not 0 <= _number(file) < len(files) or not _number(begin) <= _number(end) <= files[file][1]:
+    part = tuple(map(tuple, box))
+    _numbers([file, begin, end, *chain.from_iterable(part)])
+    if file >= len(files) or not begin <= end <= files[file][1]:
         refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
     if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
         refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
     if elements(part) * dtype.itemsize != end - begin:
         refuse(folder, path, f"a piece of {elements(part)} elements of {dtype} has {end - begin} bytes")
-    return Stretch(file, begin, end, part, _typed(checksum, str))
+    _require(str, checksum)
+    return Stretch(file, begin, end, part, checksum)
 
 
 _KINDS: dict[str, type] = {
@@ -400,8 +423,6 @@ def entry_name(key: str, shape: Sequence[int], box: Box) -> str:
 
 def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:
     """Raise CheckpointError if two pieces of a value have an element in common. They are sorted by their first rows."""
-    if len(pieces) == 1:
-        return
     rows = sorted(pieces, key=lambda p: p.box)
     open_: list[Stretch] = []
     for p in rows:
@@ -414,12 +435,11 @@ def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:
             open_.append(p)
 
 
-def _refuse_overlaps(values: Mapping[str, Value], files: list[tuple[str, int]], folder: Path) -> None:
-    """Raise CheckpointError if two pieces share bytes of a file."""
-    paths = list(values)
-    places = [numbers_of(value.pieces) for value in values.values()]
-    numbers = np.concatenate([np.empty((0, 3), np.int64), *places])
-    owners = np.repeat(np.arange(len(paths)), [len(each) for each in places])
+def _refuse_overlaps(values: Mapping[str, Value], places: list[Any], files: list[tuple[str, int]], folder: str) -> None:
+    """Raise CheckpointError if two pieces share bytes of a file, given the numbers of those of each value."""
+    paths = ["", *values]
+    numbers = np.concatenate(places)
+    owners = np.repeat(np.arange(len(paths)), list(map(len, places)))
     order = np.lexsort((numbers[:, 2], numbers[:, 1], numbers[:, 0]))
     order = order[numbers[order, 1] < numbers[order, 2]]
     one, two = order[:-1], order[1:]

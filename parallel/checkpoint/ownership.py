@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
@@ -19,7 +19,8 @@ from .boxes import Box, cut, elements, whole_box, within
 from .manifest import place_suffix
 
 __all__ = [
-    "Entry", "Share", "entry_of", "key_of", "name_of_replicas", "place_of", "replicas_of", "share_of", "whole_entry",
+    "Entry", "Placement", "Share", "entry_of", "key_of", "name_of_replicas", "place_of", "placement_of", "share_of",
+    "whole_entry",
 ]  # fmt: skip
 
 _LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
@@ -54,11 +55,11 @@ def place_of(layout: Layout) -> dict[str, int]:
 
     The stages of a pipeline have different parameters under different names, not several values under one name.
     """
-    grid, stages = layout.grid, state.distribution.stage_axes
-    return {
-        axis: int(at) for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True)
-        if size > 1 and (label is V or label is P) and axis not in stages
-    }  # fmt: skip
+    found, grid = {}, layout.grid
+    for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
+        if size > 1 and (label is V or label is P) and axis not in state.distribution.stage_axes:
+            found[axis] = int(at)
+    return found
 
 
 def key_of(path: str, place: Mapping[str, int]) -> str:
@@ -69,11 +70,23 @@ def key_of(path: str, place: Mapping[str, int]) -> str:
     >>> key_of("model/weight", {}), key_of("model/weight", {"dp": 2})
     ('model/weight', 'model/weight@dp=2')
     """
-    return path + place_suffix(place)
+    return path + place_suffix(place) if place else path
 
 
-def replicas_of(layout: Layout) -> tuple[tuple[str, ...], int, int, bool]:
-    """The axes along which the ranks have equal copies, this rank's place along them, their number; if it has one."""
+class Placement(NamedTuple):
+    """The place of this rank among those that have the values of a layout."""
+
+    axes: tuple[str, ...]  # along which the ranks have equal copies
+    k: int  # this rank's place along them
+    replicas: int  # the number of ranks along them
+    holds: bool  # whether this rank has a copy
+    name: str  # that of the ranks with this one's copies
+    place: dict[str, int]  # see `place_of`
+    labels: dict[str, str]
+
+
+def placement_of(layout: Layout) -> Placement:
+    """The `Placement` of this rank for a layout."""
     axes, k, replicas, holds, grid = [], 0, 1, True, layout.grid
     for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
         if size == 1 or type(label) is Shard or label is V or label is P:
@@ -83,15 +96,16 @@ def replicas_of(layout: Layout) -> tuple[tuple[str, ...], int, int, bool]:
             continue
         axes.append(axis)
         k, replicas = k * size + int(at), replicas * size
-    return tuple(axes), k, replicas, holds
+    labels = dict(zip(grid.names, map(repr, layout.labels), strict=True))
+    name = name_of_replicas(layout, axes)
+    return Placement(tuple(axes), k, replicas, holds, name, place_of(layout), labels)
 
 
 def name_of_replicas(layout: Layout, axes: Sequence[str]) -> str:
     """A name of the ranks that have this rank's copies, as in ``dp of tp=1``."""
     grid = layout.grid
-    return f"{'*'.join(axes)} of " + ", ".join(
-        f"{a}={at}" for a, at in zip(grid.names, grid.place, strict=True) if a not in axes
-    )
+    others = [f"{a}={at}" for a, at in zip(grid.names, grid.place, strict=True) if a not in axes]
+    return f"{'*'.join(axes)} of {', '.join(others)}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +124,7 @@ class Share:
 
 
 def share_of(
-    pieces: Mapping[str, tuple[Piece, dict[str, int]]], ranks: int, digest: Callable[[Any], str] | None
+    pieces: Mapping[str, tuple[Piece, Placement]], ranks: int, digest: Callable[[Any], str] | None
 ) -> Share:
     """The part of its pieces that this rank writes.
 
@@ -124,30 +138,29 @@ def share_of(
     LayoutError
         The ranks have not agreed on the extents of a Shard.
     """
+    here = state.grid
     classes: dict[tuple[str, ...], list[tuple[Entry, int, int]]] = {}
     copies: dict[str, dict[str, str]] = {}
     for path in sorted(pieces):
-        piece, place = pieces[path]
-        array, layout = piece.array, piece.layout
+        piece, at = pieces[path]
+        layout = piece.layout
         assert layout is not None
-        grid = layout.grid
-        if math.prod(grid.sizes) != ranks:
+        if layout.grid is not here and (size := math.prod(layout.grid.sizes)) != ranks:
             raise MeshError(
-                f"checkpoint.save({path}): it is {layout!r}, and its mesh of {math.prod(grid.sizes)} ranks is not "
-                f"current; {ranks} call this\n"
+                f"checkpoint.save({path}): it is {layout!r}, and its mesh of {size} ranks is not current; {ranks} call "
+                "this\n"
                 "  fix: call it inside `with mesh:`, on all ranks"
             )
-        axes, k, replicas, _ = replicas_of(layout)
-        entry = entry_of(path, piece, place)
+        entry = entry_of(path, piece, at)
         if entry is None:
             continue
-        classes.setdefault(axes, []).append((entry, k, replicas))
-        if digest is not None and replicas > 1:
-            copies.setdefault(name_of_replicas(layout, axes), {})[path] = digest(to_host(array))
+        classes.setdefault(at.axes, []).append((entry, at.k, at.replicas))
+        if digest is not None and at.replicas > 1:
+            copies.setdefault(at.name, {})[path] = digest(to_host(piece.array))
     return Share([part for members in classes.values() for part in _shares(members)], copies)
 
 
-def entry_of(path: str, piece: Piece, place: dict[str, int]) -> Entry | None:
+def entry_of(path: str, piece: Piece, at: Placement) -> Entry | None:
     """All that this rank holds of a value; None if it holds nothing.
 
     Raises
@@ -157,14 +170,13 @@ def entry_of(path: str, piece: Piece, place: dict[str, int]) -> Entry | None:
     """
     array, layout = piece.array, piece.layout
     assert layout is not None
-    if not replicas_of(layout)[3] or is_absent(array):
+    if not at.holds or is_absent(array):
         return None
     local = tuple(map(int, array.shape))
     require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
     shape, slices = place_in_whole(local, layout)
     box = tuple([(int(s.start), int(s.stop)) for s in slices])
-    labels = {axis: repr(label) for axis, label in zip(layout.grid.names, layout.labels, strict=True)}
-    return Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
+    return Entry(key_of(path, at.place), tuple(map(int, shape)), at.labels, at.place, box, array)
 
 
 def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:

@@ -111,14 +111,14 @@ class Pieces(Sequence[Stretch]):
 
 def numbers_of(pieces: Sequence[Stretch]) -> Any:
     """The file and the bytes of each piece, [pieces, 3]."""
-    if isinstance(pieces, Pieces):
+    if type(pieces) is Pieces:
         return pieces.numbers[:, :3]
     return np.array([(p.file, p.begin, p.end) for p in pieces], np.int64).reshape(-1, 3)
 
 
 def meeting(pieces: Sequence[Stretch], box: Box) -> list[int]:
     """The places of the pieces that have elements of a box."""
-    if not isinstance(pieces, Pieces):
+    if type(pieces) is not Pieces:
         return [i for i, p in enumerate(pieces) if meet(p.box, box) is not None]
     begin, end = np.array(box, np.int64).reshape(-1, 2).T
     found = (np.maximum(pieces.firsts, begin) < np.minimum(pieces.lasts, end)).all(axis=1)
@@ -127,7 +127,7 @@ def meeting(pieces: Sequence[Stretch], box: Box) -> list[int]:
 
 def equal_to(pieces: Sequence[Stretch], box: Box) -> int | None:
     """The place of the piece that is a box, if it has bytes."""
-    if not isinstance(pieces, Pieces):
+    if type(pieces) is not Pieces:
         return next((i for i, p in enumerate(pieces) if p.box == box and p.begin < p.end), None)
     begin, end = np.array(box, np.int64).reshape(-1, 2).T
     found = ((pieces.firsts == begin) & (pieces.lasts == end)).all(axis=1)
@@ -137,7 +137,7 @@ def equal_to(pieces: Sequence[Stretch], box: Box) -> int | None:
 
 def are_apart(pieces: Sequence[Stretch], shape: Sequence[int]) -> bool:
     """Whether it is plain that no two pieces have an element in common, since they are different whole rows."""
-    if not isinstance(pieces, Pieces) or not len(shape):
+    if type(pieces) is not Pieces or not len(shape):
         return False
     rows = pieces.numbers[(pieces.firsts < pieces.lasts).all(axis=1)]
     first, last = rows[:, 3::2], rows[:, 4::2]

@@ -12,7 +12,7 @@ from autograd.digests import blake2b
 from autograd.whole import Piece
 
 from . import disk
-from .ownership import name_of_replicas, replicas_of
+from .ownership import Placement
 
 __all__ = ["Difference", "copies_of", "differ", "differences", "digest_of_text", "ranks_text", "value_digest"]
 
@@ -57,8 +57,7 @@ class Difference(NamedTuple):
 
 def value_digest(array: Any) -> str:
     """The digest of a host array, its shape and dtype."""
-    checksum = disk.checksum_named(disk.CHECKSUM, "")
-    return f"{array.dtype.str}{array.shape}{checksum(disk.bytes_of(disk.storable(array)))}"
+    return f"{array.dtype.str}{array.shape}{disk.usual_digest(disk.bytes_of(disk.storable(array)))}"
 
 
 def digest_of_text(text: str) -> str:
@@ -66,15 +65,13 @@ def digest_of_text(text: str) -> str:
     return str(blake2b(text.encode(), digest_size=12).hexdigest())
 
 
-def copies_of(pieces: Mapping[str, tuple[Piece, Any]]) -> dict[str, dict[str, str]]:
+def copies_of(pieces: Mapping[str, tuple[Piece, Placement]]) -> dict[str, dict[str, str]]:
     """The digests of the values of which other ranks have replicas: by the name of these ranks, and by path."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(pieces):
-        array, layout = pieces[path][0].array, pieces[path][0].layout
-        assert layout is not None
-        axes, _, replicas, holds = replicas_of(layout)
-        if holds and replicas > 1 and not is_absent(array):
-            found.setdefault(name_of_replicas(layout, axes), {})[path] = value_digest(to_host(array))
+        piece, at = pieces[path]
+        if at.holds and at.replicas > 1 and not is_absent(piece.array):
+            found.setdefault(at.name, {})[path] = value_digest(to_host(piece.array))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -27,7 +28,7 @@ from collectives.transports.job import Replayed
 from . import disk
 from .boxes import elements
 from .directory import Directory
-from .manifest import NAME, Manifest, Value, dtype_text, entry_name, refuse_meeting
+from .manifest import NAME, Manifest, Value, dtype_text, entry_name
 from .ownership import Entry, Share, share_of, whole_entry
 from .pieces import Stretch
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
@@ -45,7 +46,7 @@ class Save:
     Attributes
     ----------
     directory : Directory
-    folder : Path
+    folder : str
         Its name until it is complete.
     step : int
     group : Communicator
@@ -60,7 +61,7 @@ class Save:
     """
 
     directory: Directory
-    folder: Path
+    folder: str
     step: int
     group: Any
     entries: list[Entry]
@@ -106,21 +107,17 @@ class Save:
     def write(self) -> None:
         """Write this rank's data file, and its list of what is in it."""
         name = f"rank-{self.index:05d}.safetensors"
-        arrays, numbers = {}, {}
-        for entry in self.entries:
-            inside = entry_name(entry.key, entry.shape, entry.box)
-            arrays[inside] = disk.storable(to_host(entry.array))
-            numbers[inside] = entry
+        arrays, lines = {}, []
         checksum = disk.checksum_named(self.head.checksum, self.folder)
-        places = disk.write_data(self.folder / name, arrays, {"format": "ringtape", "step": str(self.step)})
-        lines = [
-            [entry.key, entry.shape, dtype_text(to_host(entry.array).dtype), entry.layout, entry.place, places[each],
-             entry.box, checksum(disk.bytes_of(arrays[each]))]
-            for each, entry in numbers.items()
-        ]  # fmt: skip
-        size = os.stat(self.folder / name).st_size
-        text = json.dumps({"file": name, "size": size, "lines": lines})
-        disk.write_text(self.folder / f"rank-{self.index:05d}.json", text, is_kept=False)
+        for entry in self.entries:
+            inside, host = entry_name(entry.key, entry.shape, entry.box), to_host(entry.array)
+            arrays[inside] = stored = disk.storable(host)
+            lines.append([inside, entry.key, entry.shape, dtype_text(host.dtype), entry.layout, entry.place, entry.box,
+                          checksum(disk.bytes_of(stored))])  # fmt: skip
+        path = f"{self.folder}/{name}"
+        places = disk.write_data(path, arrays, {"format": "ringtape", "step": str(self.step)})
+        told = {"file": name, "size": os.stat(path).st_size, "lines": lines, "places": places}
+        disk.write_text(f"{self.folder}/rank-{self.index:05d}.json", json.dumps(told), is_kept=False)
 
     def wait_for_others(self) -> None:
         """Wait until the lists of all ranks are in the directory, or one rank says that it has failed."""
@@ -131,7 +128,7 @@ class Save:
             if failed:
                 raise CheckpointError(
                     f"checkpoint.save: rank {int(failed[0][5:-7])} could not write its part of step {self.step}: "
-                    + ((self.folder / failed[0]).read_text() or "there was no space to say why")
+                    + (Path(self.folder, failed[0]).read_text() or "there was no space to say why")
                 )
             self.refuse_failed()
             if not missing - {name.removesuffix(".json") for name in names if name.endswith(".json")}:
@@ -153,10 +150,10 @@ class Save:
         manifest.about = about()
         lists = []
         for k in range(self.ranks):
-            path = self.folder / f"rank-{k:05d}.json"
             try:
-                each = json.loads(path.read_text())
-                have = os.stat(self.folder / each["file"]).st_size
+                with open(f"{self.folder}/rank-{k:05d}.json", encoding="utf-8") as file:
+                    each = json.loads(file.read())
+                have = os.stat(f"{self.folder}/{each['file']}").st_size
             except FileNotFoundError:
                 raise CheckpointError(
                     f"checkpoint.save: rank {k} has written its part of step {self.step}, and the first rank does not "
@@ -168,38 +165,36 @@ class Save:
         manifest.files = [(each["file"], each["size"]) for each in lists]
         found: dict[str, list[Any]] = {}
         for k, each in enumerate(lists):
-            for key, shape, dtype, layout, place, (a, b), box, checksum in each["lines"]:
-                part = Stretch(k, a, b, tuple((x, y) for x, y in box), checksum)
+            for inside, key, shape, dtype, layout, place, box, checksum in each["lines"]:
                 known = found.setdefault(key, [tuple(shape), dtype, layout, place, []])
                 if known[0] != tuple(shape) or known[1] != dtype:
                     raise CheckpointError(
                         f"checkpoint.save: {key} has shape {tuple(shape)} and dtype {dtype} on rank {k}, and "
                         f"{known[0]} and {known[1]} on another"
                     )
-                known[4].append(part)
+                known[4].append((box, k, *each["places"][inside], checksum))
         for key, (shape, dtype, layout, place, parts) in sorted(found.items()):
-            parts.sort(key=lambda p: p.box)
-            if sum(elements(p.box) for p in parts) != int(np.prod(shape)):
+            pieces = tuple([Stretch(k, a, b, tuple(map(tuple, box)), text) for box, k, a, b, text in sorted(parts)])
+            if sum([elements(p.box) for p in pieces]) != math.prod(shape):
                 raise CheckpointError(f"checkpoint.save: the ranks do not hold all of {key} of shape {shape}, or twice")
-            refuse_meeting(parts, self.folder, key)
-            manifest.values[key] = Value(shape, dtype, layout, place, tuple(parts))
+            manifest.values[key] = Value(shape, dtype, layout, place, pieces)
         text = manifest.text()
-        Manifest.of_text(text.encode(), self.folder)  # what cannot be read is not published
+        Manifest.of_text(text.encode(), self.folder)  # what cannot be read, or has elements twice, is not published
         for k in range(self.ranks):
-            os.remove(self.folder / f"rank-{k:05d}.json")
-        disk.write_text(self.folder / NAME, text)
+            os.remove(f"{self.folder}/rank-{k:05d}.json")
+        disk.write_text(f"{self.folder}/{NAME}", text)
         disk.make_durable(self.folder)
         self.directory.publish(self.folder, self.step)
         self.directory.prune(self.keep, self.keep_every)
 
     def give_up(self, error: BaseException) -> None:
         """Tell the first rank that this one has failed. It reads the file as soon as it has its name."""
-        part = self.folder / f"rank-{self.index:05d}.failed.part"
+        name = f"{self.folder}/rank-{self.index:05d}.failed"
         with suppress(OSError):
             with suppress(OSError):
-                with open(new_file(part), "w", encoding="utf-8") as file:
+                with open(new_file(f"{name}.part"), "w", encoding="utf-8") as file:
                     file.write(str(error))
-            part.rename(part.with_suffix(""))
+            os.rename(f"{name}.part", name)
 
     def remove(self) -> None:
         """Remove what was written. The first rank calls it when no rank writes any more."""
@@ -242,11 +237,11 @@ def begin(
     try:
         _refuse(told, mine, group)
     except RingtapeError:
-        if group.index == 0 and mine.folder.name:
+        if group.index == 0 and mine.folder:
             shutil.rmtree(mine.folder, ignore_errors=True)
         raise
     entries, head = divided(mine.found, mine.share, [each["tree"] for each in told], step, group)
-    folder = directory.path / told[0]["folder"]
+    folder = f"{directory.path}/{told[0]['folder']}"
     _refuse_invisible(folder, group)
     world = World.current()
     return Save(directory, folder, step, group, entries, head, world, world.epoch, keep, keep_every)
@@ -289,13 +284,13 @@ def divided(
     return entries, Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM)
 
 
-def _refuse_invisible(folder: Path, group: Any) -> None:
+def _refuse_invisible(folder: str, group: Any) -> None:
     """Raise CheckpointError if a rank does not see the directory that the first one has made.
 
     File systems of networks may show it a moment later. Without this the first rank would wait for ever.
     """
     until = time.monotonic() + _VISIBLE_S
-    while not (sees := folder.is_dir() or is_replayed()) and time.monotonic() < until:
+    while not (sees := os.path.isdir(folder) or is_replayed()) and time.monotonic() < until:
         time.sleep(0.02)
     blind = [rank for rank, each in zip(group.ranks, group.exchange(b"1" if sees else b"0", of="checkpoint.save"),
                                         strict=True) if each == b"0"]  # fmt: skip
@@ -303,9 +298,9 @@ def _refuse_invisible(folder: Path, group: Any) -> None:
         if group.index == 0 and not is_replayed():
             shutil.rmtree(folder, ignore_errors=True)
         raise CheckpointError(
-            f"checkpoint.save: rank{'s' * (len(blind) > 1)} {', '.join(map(str, blind))} cannot see {folder.parent}, "
-            "into which the first rank writes; needed: a directory that all hosts share\n  fix: a path on a file "
-            "system of the network"
+            f"checkpoint.save: rank{'s' * (len(blind) > 1)} {', '.join(map(str, blind))} cannot see "
+            f"{os.path.dirname(folder)}, into which the first rank writes; needed: a directory that all hosts share\n"
+            "  fix: a path on a file system of the network"
         )
 
 
@@ -329,7 +324,7 @@ class _Mine:
     """The part of this rank in a save, as far as it came."""
 
     def __init__(self) -> None:
-        self.found, self.share, self.folder = Encoded(), Share([], {}), Path()
+        self.found, self.share, self.folder = Encoded(), Share([], {}), ""
         self.error: RingtapeError | None = None
 
     def told(self, tree: str, step: Any, index: int) -> bytes:
@@ -341,7 +336,7 @@ class _Mine:
                 for key, each in self.share.copies.items()
             }
         if index == 0:
-            told["folder"] = self.folder.name
+            told["folder"] = self.folder.rpartition("/")[2]
         if self.error is not None:
             told["error"] = str(self.error)
         return json.dumps(told, separators=(",", ":")).encode()

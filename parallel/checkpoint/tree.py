@@ -38,6 +38,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, CheckpointError, LayoutError
+from autograd.layouts.layout import Layout
 from autograd.nn import Module
 from autograd.nn.saving import attached_to
 from autograd.optim.groups import ByParameter, Names
@@ -46,14 +47,15 @@ from collectives import Mesh
 
 from ..approximate.rank_states import OfRank
 from .manifest import DEEPEST
-from .ownership import place_of
+from .ownership import Placement, placement_of
 
 __all__ = [
     "Decoder", "Encoded", "Part", "below", "encode", "encode_part", "has_state", "merged", "name_below", "objects_of",
-    "on_a_mesh", "on_its_mesh", "parts_of", "plain_of", "values_of", "values_of_ranks", "with_digests",
+    "on_a_mesh", "on_its_mesh", "parts_of", "values_of", "values_of_ranks", "walked", "with_digests",
 ]  # fmt: skip
 
 _ABSENT: Any = object()
+_HERE = nullcontext()
 _DEEPEST = DEEPEST - 4  # of containers, besides what the code of a value adds
 
 
@@ -96,24 +98,19 @@ def objects_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     ArgumentError
         Containers are nested too deeply.
     """
-    return _walked(objects)[0]
+    return walked(objects)[0]
 
 
-def plain_of(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by name, without the objects in them. A name that has objects alone is left out.
+def walked(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The result of `objects_of`, and the values by name without these. A name that has objects alone is left out.
 
     Examples
     --------
     >>> from autograd import nn
     >>> layer = nn.Linear(1, 1)
-    >>> plain_of({"model": layer, "run": {"layers": [layer], "epoch": 3}, "mixed": [layer, 2]})
+    >>> walked({"model": layer, "run": {"layers": [layer], "epoch": 3}, "mixed": [layer, 2]})[1]
     {'run': {'epoch': 3}, 'mixed': [None, 2]}
     """
-    return _walked(objects)[1]
-
-
-def _walked(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of `objects_of` and `plain_of`."""
     found: dict[str, Any] = {}
     plain = {name: _without_objects(x, str(name), found) for name, x in objects.items()}
     return found, {name: x for name, x in plain.items() if x is not _ABSENT}
@@ -184,8 +181,8 @@ class Part(NamedTuple):
     owner: Any
 
     def state(self) -> Any:
-        """The state of the object, of this rank alone: a `Piece` for each array that has a layout."""
-        with on_its_mesh(self.owner), in_pieces():
+        """The state of the object, of this rank alone: a `Piece` for each array. The mesh of its owner is current."""
+        with in_pieces():
             return self.object.state_dict()
 
 
@@ -197,8 +194,13 @@ def parts_of(objects: Mapping[str, Any]) -> list[Part]:
     ArgumentError
         A state can be read and not set, or set and not read. Or containers are nested too deeply.
     """
+    return _parts(objects_of(objects))
+
+
+def _parts(objects: Mapping[str, Any]) -> list[Part]:
+    """The result of `parts_of`, given that of `objects_of`."""
     found: list[Part] = []
-    for path, x in objects_of(objects).items():
+    for path, x in objects.items():
         with on_its_mesh(x):
             _add_parts(path, x, x, found)
     return found
@@ -219,16 +221,16 @@ def _add_parts(path: str, x: Any, owner: Any, found: list[Part]) -> None:
 def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
     """A block in which the mesh is current that an object has as its own, as a `Trainer` has."""
     mesh = getattr(x, "mesh", None)
-    return mesh if isinstance(mesh, Mesh) and state.mesh is not mesh else nullcontext()
+    return mesh if isinstance(mesh, Mesh) and state.mesh is not mesh else _HERE
 
 
 def on_a_mesh(objects: Any) -> AbstractContextManager[Any]:
     """A block with the current mesh, or, if there is none, that of an object which has one of its own."""
     if state.mesh is None:
         for x in objects_of(objects if isinstance(objects, Mapping) else {"state": objects}).values():
-            if not isinstance(found := on_its_mesh(x), nullcontext):
+            if (found := on_its_mesh(x)) is not _HERE:
                 return found
-    return nullcontext()
+    return _HERE
 
 
 @dataclass
@@ -238,15 +240,18 @@ class Encoded:
     Attributes
     ----------
     tree : dict
-    pieces : dict of str to (Piece, dict)
-        Arrays with layouts, of which the ranks together have the whole; and the rank's `place_of` them.
+    pieces : dict of str to (Piece, Placement)
+        Arrays with layouts, of which the ranks together have the whole; and this rank's place among them.
     arrays : dict of str to array
         Arrays without: of them each rank has the whole.
+    placements : dict of Layout to Placement
+        Those of the layouts that were met.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
-    pieces: dict[str, tuple[Piece, dict[str, int]]] = field(default_factory=dict)
+    pieces: dict[str, tuple[Piece, Placement]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
+    placements: dict[Layout, Placement] = field(default_factory=dict)
 
 
 def encode(
@@ -272,25 +277,28 @@ def encode(
     for name, x in objects.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
-        for part in parts_of({name: x}):
+        there, plain = walked({name: x})
+        for part in _parts(there):
             encode_part(part if prepare is None else part._replace(object=prepare(part.object)), found, digest)
-        for plain in plain_of({name: x}).values():
-            found.tree[name] = _code(plain, name, found, digest)
+        if plain:
+            found.tree[name] = _code(plain[name], name, found, digest)
     return found
 
 
 def encode_part(part: Part, found: Encoded, digest: Callable[[Any], str] | None = None) -> None:
     """Add the state of one object to those that were found."""
-    state = part.state()
     with on_its_mesh(part.owner):
-        found.tree[part.path] = {"state": _code(state, part.path, found, digest)}
+        found.tree[part.path] = {"state": _code(part.state(), part.path, found, digest)}
 
 
 def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if x.__class__ in TENSORS:
         x = _of_tensor(x, path)
     if isinstance(x, Piece) and x.layout is not None:
-        found.pieces[path] = x, place_of(x.layout)
+        at = found.placements.get(x.layout)
+        if at is None:
+            at = found.placements[x.layout] = placement_of(x.layout)
+        found.pieces[path] = x, at
         return {"value": path}
     if isinstance(x, Piece):
         x = x.array
@@ -303,8 +311,9 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if isinstance(x, ByParameter):
         return {"by": {key: _code(each, below(path, key), found, digest) for key, each in zip(x.keys, x, strict=True)}}
     if isinstance(x, Mapping):
-        if not all(isinstance(key, str) for key in x):
-            raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
+        for key in x:
+            if not isinstance(key, str):
+                raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
         return {"dict": {key: _code(each, below(path, key), found, digest) for key, each in x.items()}}
     if isinstance(x, list | tuple):
         items = [_code(each, below(path, i), found, digest) for i, each in enumerate(x)]
@@ -350,54 +359,37 @@ def _merge(codes: Sequence[Any]) -> Any:
     present = [code for code in codes if code is not _ABSENT]
     if all(code == present[0] for code in present):
         return present[0]
-    kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
-    merge = _MERGES.get(kinds.pop()) if len(kinds) == 1 else None
-    found = None if merge is None else merge(codes, present)
-    if found is not None:
-        return found
-    return {"differs": [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]}
+    kinds = {next(iter(code)) if isinstance(code, dict) else None for code in present}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind == "state":
+        return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
+    if kind == "names":
+        return {"names": _merge_names([code["names"] for code in present])}
+    if kind == "by" or (kind == "dict" and _are_mergeable(present)):
+        return {kind: _merge_items([{} if code is _ABSENT else code[kind] for code in codes])}
+    renamed = [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]
+    return {"ranks": [code and code["ranks"][0] for code in renamed]} if kind == "ranks" else {"differs": renamed}
 
 
-def _merge_ranks(codes: Sequence[Any], present: Sequence[Any]) -> Any:
-    return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"][0], k) for k, code in enumerate(codes)]}
-
-
-def _merge_names(codes: Sequence[Any], present: Sequence[Any]) -> Any:
-    groups: list[dict[str, None]] = [{} for _ in range(max(len(code["names"]) for code in present))]
-    for code in present:
-        for group, names in zip(groups, code["names"], strict=False):
+def _merge_names(present: Sequence[Any]) -> list[list[str]]:
+    groups: list[dict[str, None]] = [{} for _ in range(max(map(len, present)))]
+    for names_of_groups in present:
+        for group, names in zip(groups, names_of_groups, strict=False):
             group.update(dict.fromkeys(names))
-    return {"names": [list(group) for group in groups]}
+    return [list(group) for group in groups]
 
 
-def _merge_state(codes: Sequence[Any], present: Sequence[Any]) -> Any:
-    return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
-
-
-def _merge_dict(codes: Sequence[Any], present: Sequence[Any]) -> Any:
-    """Merge mappings with the same keys, or of arrays alone: the stages of a pipeline have other parameters."""
+def _are_mergeable(present: Sequence[Any]) -> bool:
+    """Whether mappings have the same keys, or arrays alone: the stages of a pipeline have other parameters."""
     keys = set(present[0]["dict"])
-    if any(set(code["dict"]) != keys for code in present) and not all(
-        _is_array(each) for code in present for each in code["dict"].values()
-    ):
-        return None
-    return {"dict": _merge_items("dict", codes, present)}
+    return all(set(code["dict"]) == keys for code in present) or all(
+        isinstance(each, dict) and "value" in each for code in present for each in code["dict"].values()
+    )
 
 
-def _merge_by_parameter(codes: Sequence[Any], present: Sequence[Any]) -> Any:
-    return {"by": _merge_items("by", codes, present)}
-
-
-def _merge_items(kind: str, codes: Sequence[Any], present: Sequence[Any]) -> dict[str, Any]:
-    keys = {key: None for code in present for key in code[kind]}
-    inner = [{} if code is _ABSENT else code[kind] for code in codes]
-    return {key: _merge([each.get(key, _ABSENT) for each in inner]) for key in keys}
-
-
-_MERGES: dict[Any, Callable[[Sequence[Any], Sequence[Any]], Any]] = {
-    "ranks": _merge_ranks, "names": _merge_names, "state": _merge_state, "dict": _merge_dict,
-    "by": _merge_by_parameter,
-}  # fmt: skip
+def _merge_items(codes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    keys = {key: None for code in codes for key in code}
+    return {key: _merge([code.get(key, _ABSENT) for code in codes]) for key in keys}
 
 
 def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -454,12 +446,10 @@ def with_digests(tree: Mapping[str, Any], digests: Mapping[str, str]) -> dict[st
     }
 
 
-def _is_array(code: Any) -> bool:
-    return isinstance(code, dict) and "value" in code
-
-
 def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The merged tree of the trees of all classes."""
+    if len(trees) == 1:
+        return dict(trees[0])
     names = {name: None for tree in trees for name in tree}
     return {name: _merge([tree.get(name, _ABSENT) for tree in trees]) for name in names}
 
@@ -564,7 +554,7 @@ class ByParameterOf(list[Any]):
 
 def _item(like: Any, i: Any) -> Any:
     """The present value at a place of a container, or None."""
-    if isinstance(like, Mapping):
+    if isinstance(like, dict | Mapping):
         return like.get(i)
     return like[i] if isinstance(like, list | tuple) and i < len(like) else None
 

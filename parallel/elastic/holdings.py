@@ -30,7 +30,7 @@ from ..checkpoint.manifest import Value, dtype_text
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
 from ..checkpoint.replicas import differ, digest_of_text, value_digest
 from ..checkpoint.saving import divided, refuse_copies
-from ..checkpoint.tree import Encoded, encode, encode_part, parts_of, plain_of, with_digests
+from ..checkpoint.tree import Encoded, encode, encode_part, parts_of, walked, with_digests
 
 __all__ = [
     "Copies", "Holding", "Live", "expected_here", "expected_of", "flat_bytes", "is_compared", "mesh_sizes",
@@ -167,7 +167,7 @@ def objects_in(objects: Mapping[str, Any]) -> list[Any]:
 
 def _pieces(found: Encoded) -> list[Entry]:
     """All that this rank has of the values with layouts of what was encoded."""
-    pieces = [entry_of(path, piece, place) for path, (piece, place) in found.pieces.items()]
+    pieces = [entry_of(path, piece, at) for path, (piece, at) in found.pieces.items()]
     return [entry for entry in pieces if entry is not None]
 
 
@@ -225,7 +225,7 @@ class Live:
                 found = Encoded()
                 encode_part(part, found)
                 self._kept[path] = _copied(found)
-        self._kept[""] = _copied(encode(plain_of(self.objects)))
+        self._kept[""] = _copied(encode(walked(self.objects)[1]))
         self.step = step
 
     def refuse_forgotten(self) -> None:

@@ -64,12 +64,12 @@ def killer(at: int, half: bool) -> Any:
     """A `point` that ends the process when it is called for the `at`-th time, perhaps with a file written in half."""
     count = 0
 
-    def point(name: str, path: Path | None = None) -> None:
+    def point(name: str, path: str | None = None) -> None:
         nonlocal count
         count += 1
         if count == at:
             if half and path is not None:
-                path.write_bytes(os.urandom(57))
+                Path(path).write_bytes(os.urandom(57))
             os.kill(os.getpid(), signal.SIGKILL)
 
     return point

@@ -152,9 +152,9 @@ def test_a_full_disk(tmp_path: Path, failing: int, background: bool, monkeypatch
     """The error is raised on all ranks: at once, or in the background at the next call. Earlier steps are there."""
     wrong = f"rank-{failing:05d}"
 
-    def full(name: str, path: Path | None = None) -> None:
-        if is_full and path is not None and wrong in path.name:
-            raise OSError(28, "No space left on device", str(path))
+    def full(name: str, path: str | None = None) -> None:
+        if is_full and path is not None and wrong in path:
+            raise OSError(28, "No space left on device", path)
 
     monkeypatch.setattr(disk, "point", full)
     is_full = False
@@ -208,8 +208,8 @@ def test_the_end_of_a_save_needs_no_current_mesh(
     """A rank does not go on before the step exists, and hears of an error, also where the mesh is a trainer's."""
     is_full = [False]
 
-    def full(name: str, path: Path | None = None) -> None:
-        if is_full[0] and path is not None and "rank-00001" in path.name:
+    def full(name: str, path: str | None = None) -> None:
+        if is_full[0] and path is not None and "rank-00001" in path:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "point", full)
@@ -239,16 +239,17 @@ def test_a_failure_has_its_name_when_its_text_is_whole(
     """The first rank reads it as soon as it sees the name."""
     written = []
 
-    def observed(path: Path, **options: Any) -> int:
+    def observed(name: str, **options: Any) -> int:
+        path = Path(name)
         written.append(path.name)
         assert path.name.endswith(".part") and not path.with_suffix("").exists()
         if not has_space:
             path.touch()
             raise OSError(28, "No space left on device")
-        return new_file(path, **options)
+        return new_file(name, **options)
 
-    def full(name: str, path: Path | None = None) -> None:
-        if path is not None and "rank-00001.safetensors" in path.name:
+    def full(name: str, path: str | None = None) -> None:
+        if path is not None and "rank-00001.safetensors" in path:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "point", full)
@@ -426,7 +427,7 @@ def test_a_background_save_has_the_values_of_its_call(tmp_path: Path, monkeypatc
     """They are changed while the thread is held up."""
     may_write = [False]
 
-    def held(name: str, path: Path | None = None) -> None:
+    def held(name: str, path: str | None = None) -> None:
         while not may_write[0]:
             time.sleep(0.001)
 
