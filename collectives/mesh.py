@@ -232,7 +232,9 @@ class Mesh:
         axes = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:
             verdict.tell(axes)
-        dropped.warn(self._known, recording)
+        for axis in self._known:
+            if noted := axis.kept.get("dropped"):
+                dropped.warn(noted, recording)
 
     @typed_errors
     def __init__(
@@ -252,7 +254,7 @@ class Mesh:
         self.place = tuple(RankInt(at, (name,)) for name, at in zip(self.names, place, strict=True))
         self.ranks = ranks
         self.is_alone = ranks.size == 1  # then there is nothing to compare
-        self.progress = None if self.is_alone else ranks.poke
+        self.progress, self.in_flight = None if self.is_alone else ranks.poke, ranks.in_flight
         self.grid = Grid.of(self.names, shape, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():

@@ -169,7 +169,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = No
 def _axis_of_objectives(ys: Sequence[Any], recording: Any, mesh: Any) -> Any:
     """The axis along which objectives are compared now; None without one. On the others the next calls compare them."""
     for y in ys:
-        if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
+        if y.layout is None or y.layout.grid is not mesh.grid or (y.layout.rooted and is_absent(y.array)):
             return None
     if not ys:
         return None

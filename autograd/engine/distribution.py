@@ -64,7 +64,11 @@ class Distribution(Protocol):
 
     @property
     def progress(self) -> Callable[[], None] | None:
-        """Called after each node of a sweep, so that pending communication advances. None where there is none."""
+        """Makes progress on what is in flight, after a node of a sweep. None where nothing ever is."""
+
+    @property
+    def in_flight(self) -> tuple[Any, ...]:
+        """Containers. While all are empty, there is nothing for `progress` to do."""
 
     @property
     def notes_lines(self) -> bool:
@@ -148,6 +152,7 @@ class Alone:
 
     is_alone = True
     progress: Callable[[], None] | None = None
+    in_flight: tuple[Any, ...] = ()
     notes_lines = False
     stage_axes: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -59,14 +59,15 @@ def _lock(array: Any) -> bool:
     return True
 
 
-def _unlock(array: Any) -> None:
-    """Undo one `_lock`; the last one makes the array writeable again."""
-    with _locking:
-        count = _locked.pop(id(array), 1)
-        if count > 1:
-            _locked[id(array)] = count - 1
-        elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
-            array.setflags(True)
+def _unlock(arrays: Iterable[Any]) -> None:
+    """Undo one `_lock` of each; the last one makes an array writeable again."""
+    for array in arrays:
+        with _locking:
+            count = _locked.pop(id(array), 1)
+            if count > 1:
+                _locked[id(array)] = count - 1
+            elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
+                array.setflags(True)
 
 
 def _unlock_dropped() -> None:
@@ -76,7 +77,7 @@ def _unlock_dropped() -> None:
             array = _dropped.pop()
         except IndexError:  # another thread was faster
             return
-        _unlock(array)
+        _unlock((array,))
 
 
 class Locks:
@@ -131,8 +132,7 @@ class Locks:
             try:
                 if is_owned := _locking._is_owned():  # the garbage collector came while this thread counts
                     _dropped.extend(locked)
-                for array in locked:  # before the leaves, which may be parts of them
-                    _unlock(array)
+                _unlock(locked)  # before the leaves, which may be parts of them
                 for leaf in held:
                     if leaf.uses == 1:
                         leaf.uses = 0

@@ -169,7 +169,8 @@ class Sweep:
         """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
         self.left = left
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
-        stops, into, wanted, progress = self.stops, self.into, self.wanted, state.distribution.progress
+        stops, into, wanted, distribution = self.stops, self.into, self.wanted, state.distribution
+        progress, in_flight = distribution.progress, distribution.in_flight
         if not (release or wanted is not None or progress is not None or listeners or stops):
             while cts:
                 ct = next_ct()
@@ -193,7 +194,7 @@ class Sweep:
                     if into and ct is not None and len(cts) + self.start in into:
                         node = self._pull_into(node, ct, *into[len(cts) + self.start])
                     op.pull(node, ct, self)
-                if progress is not None:
+                if progress is not None and any(in_flight):
                     progress()
             if release and op is not LEAF and op is not IMPORT:  # later tapes may refer to these places again
                 self.recording.nodes[self.place] = None

@@ -6,7 +6,6 @@ The broadcast notes them, and backward warns: what such a value was computed fro
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 from autograd.engine.recording import parents_of
@@ -24,14 +23,10 @@ def note(axis: Any, recording: Any, place: int, text: str) -> None:
     del noted[:-_MOST_NOTED]
 
 
-def warn(axes: Iterable[Any], recording: Any) -> None:
-    """Warn of the noted values of a recording that only the broadcast uses."""
-    for axis in axes:
-        noted: list[Any] = axis.kept.get("dropped")
-        if not noted:
-            continue
-        for each in [each for each in noted if each[0] is recording]:
-            noted.remove(each)
-            _, place, text, site = each
-            if sum(place in parents_of(node) for node in recording.nodes if node is not None) == 1:
-                warnings.warn_explicit(text, GradientWarning, *site)
+def warn(noted: list[Any], recording: Any) -> None:
+    """Warn of the values of a recording that were noted along an axis, and only the broadcast uses."""
+    for each in [each for each in noted if each[0] is recording]:
+        noted.remove(each)
+        _, place, text, site = each
+        if sum(place in parents_of(node) for node in recording.nodes if node is not None) == 1:
+            warnings.warn_explicit(text, GradientWarning, *site)

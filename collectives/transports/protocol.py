@@ -584,6 +584,8 @@ class Communicator:
     """``foreign(name, function, x)`` runs ``function(x, comm)`` with mpi4py's communicator; None without MPI."""
     poke: Callable[[], None] | None = None
     """Makes progress on incomplete sends, for transports that make none by themselves. The tape calls it."""
+    in_flight: tuple[Any, ...] = (True,)
+    """Containers that are all empty while `poke` has nothing to do."""
 
     # -- the calls, blocking -----------------------------------------------------------------------------------
     def all_reduce(self, x: Array, op: str = "sum") -> Array:
@@ -671,7 +673,7 @@ class Wrapper(Communicator):
         self.index, self.size, self.ranks, self.name, self.key = base.index, base.size, base.ranks, base.name, base.key
         self._repeated = {}
         self.traffic, self.checks, self.dry = base.traffic, base.checks, base.dry
-        self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
+        self.poke, self.in_flight, self.foreign, self.library = base.poke, base.in_flight, base.foreign, base.library
         self.history = base.history
         self.are_processes, self.recorded_choices = base.are_processes, base.recorded_choices
 

@@ -61,11 +61,16 @@ class MpiCommunicator(HostTransport):
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self._groups_of_all: dict[str, MpiCommunicator] = {}  # further ones of the same ranks, by purpose
+        self.in_flight = unsent.unsent, groups.waits.sends, groups.waits.started
         self._tag = 0
         self._made: Counter[str] = Counter()  # clocks and arrivals
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         self.pools = groups.pools
         if handle is not None:  # nobody waits for a channel of a single rank
+            # A message that has a number has it in the higher digits of its tag, and the lane in the lower ones. MPI
+            # promises tags up to 32767, so that there are 127 numbers at least; MPI libraries allow millions.
+            limit: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+            self._numbers = int(limit) // _LANES - 1
             if self._waits.activity.keeps_histories:
                 self.history = channel.history = []
             self._waits.activity.channels[channel.key] = channel
@@ -113,9 +118,8 @@ class MpiCommunicator(HostTransport):
         """Make progress on incomplete calls: MPI makes none while the program computes."""
         if unsent.unsent:
             unsent.advance()
-        waits = self._waits
-        if waits.sends or waits.started:  # a sweep asks after each of its nodes
-            waits.reap()
+        if self._waits.sends or self._waits.started:
+            self._waits.reap()
 
     def _channel_of(self, ranks: tuple[int, ...], name: str, key: str) -> MpiCommunicator:
         digest = digest_of(key)
@@ -142,14 +146,6 @@ class MpiCommunicator(HostTransport):
         key, name = f"{self.key}/{purpose} {self._made[purpose]}", f"{self.name}/{purpose}"
         channel = self._waits.activity.channels[key] = Channel(key, name, self.ranks, self._channel.epoch)
         return channel
-
-    def _tag_of(self, number: int) -> int:
-        """The tag of a message that has a number: that of the lane, and the number in the higher digits.
-
-        MPI promises tags up to 32767, so the number is counted modulo 127 at least; MPI libraries allow millions.
-        """
-        limit: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-        return self._tag + _LANES * (1 + number % (int(limit) // _LANES - 1))
 
     # -- agreement ---------------------------------------------------------------------------------------------
     announce = Communicator.agree  # no MPI call could carry an agreement
@@ -350,7 +346,7 @@ class MpiCommunicator(HostTransport):
         if number is None:
             wait = (channel, "lend", sent.get(target, 0) + 1, target)
         else:
-            wait, tag = (channel, "lend", number, target), self._tag_of(number)
+            wait, tag = (channel, "lend", number, target), tag + _LANES * (1 + number % self._numbers)
         start = self._waits.start if is_lent else self._waits.send
         waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, tag)
         if number is None:
@@ -372,7 +368,7 @@ class MpiCommunicator(HostTransport):
             received[source] = number = received.get(source, 0) + 1
         else:
             (received.get(source) or _numbers(received, source)).note(number)
-            tag = self._tag_of(number)
+            tag += _LANES * (1 + number % self._numbers)
         datatype = KINDS[buffer.dtype].datatype
         wait = (self._channel, f"recv ({text})" if text else "recv", number, source)
         waited = self._waits.start(wait, self._comm.Irecv, (buffer, datatype), src, tag)
