@@ -16,7 +16,7 @@ all outputs are complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -61,8 +61,8 @@ class Runs(Protocol):
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         """Prepare for a sweep that reaches the outputs, at the places `first` to `step` - 1."""
 
-    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        """Yield the index and the cotangent of each operand that some rank has used, in an order common to all ranks.
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterable[tuple[int, Any]]:
+        """Give the index and the cotangent of each operand that some rank has used, in an order common to all ranks.
 
         `cotangents` are those of the outputs, None where none arrived. The list is emptied, so that its arrays can be
         owned by the leaves.
@@ -246,7 +246,7 @@ class Joint(Step):
                 state.recorder.give(operands[i], g, adopts=is_sum)
 
     @staticmethod
-    def _give(found: Iterator[tuple[int, Any]], operands: Any, places: Any, leaves_too: bool, sweep: Sweep) -> None:
+    def _give(found: Iterable[tuple[int, Any]], operands: Any, places: Any, leaves_too: bool, sweep: Sweep) -> None:
         for i, g in found:
             if places[i] >= 0:
                 sweep.add(places[i], g)

@@ -22,7 +22,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import le
 from sys import getrefcount
@@ -411,19 +411,20 @@ class Buckets:
             self._choose_sizes(self.measuring)
         self.announce()
         filling = _begun(sweep)[step] = self._filling(sweep, first)
-        sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
-        if self.keeps_parts and not self.group.dry and state.recorder is None:
-            nodes = sweep.recording.nodes
-            into = sweep.into = {} if sweep.into is None else sweep.into
-            for k, use in uses.items():
-                node: Any = nodes[use.place]
-                if use.is_only and use.operand in getattr(op_of(node), "write_adjoint", ()):
-                    into[use.place] = use.operand, filling.part(k - first)
+        writes = self.keeps_parts and not self.group.dry and state.recorder is None
+        into = sweep.into = {} if sweep.into is None else sweep.into
+        stops: list[tuple[int, Callable[[], None]]] = []
+        for k, (place, operand, is_only) in uses.items():
+            stops.append((place, partial(filling.arrived, k - first)))
+            node: Any = sweep.recording.nodes[place]
+            if writes and is_only and operand in getattr(op_of(node), "write_adjoint", ()):
+                into[place] = operand, filling.part(k - first)
+        sweep.stop_at(stops)
         for k in range(first, step):
             if k not in uses:
                 filling.arrived(k - first)
 
-    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterable[tuple[int, Any]]:
         filling = _begun(sweep).pop(step, None)
         if filling is None:  # a sweep that returns cotangents
             self.settle_places(None)
@@ -453,23 +454,27 @@ class _Times:
 class _Filling:
     """The buckets of one entry in one sweep."""
 
+    has_buckets = True
+
     def __init__(self, runs: Buckets, sweep: Sweep, first: int):
         places = runs.places
         assert places is not None
         self._runs, self._sweep, self._offset = runs, sweep, first - sweep.start
-        self.buckets = self._new_buckets(len(places))
-        self._missing = [len(place.indices) for place in places]
-        self._used = [[0.0] * len(place.indices) for place in places]
+        self.buckets: list[Bucket] = []
+        self._missing: list[int] = []
+        self._used: list[list[float]] = []
         self._taken: set[int] = set()
         # The entries of a sweep that share a channel start their buckets in one order: the last entry first.
         self.queue: deque[tuple[_Filling, int]] = _begun(sweep).setdefault(runs, deque())
-        self.queue.extend((self, b) for b in range(len(places)))
+        for b, place in enumerate(places):
+            if self.has_buckets:
+                self.buckets.append(runs.bucket(b))
+            self._missing.append(len(place.indices))
+            self._used.append([0.0] * len(place.indices))
+            self.queue.append((self, b))
         self._wait: dict[int, Callable[[], Any] | None] = {}
         is_measured = runs.measuring is not None and state.recorder is None
         self._times = _Times(len(runs._parameters)) if is_measured else None
-
-    def _new_buckets(self, count: int) -> list[Bucket]:
-        return [self._runs.bucket(b) for b in range(count)]
 
     def part(self, i: int) -> Any:
         """The place of the i-th parameter's gradient in its bucket."""
@@ -514,12 +519,14 @@ class _Filling:
             self._wait[b] = self._runs.start(self.buckets[b], self._used[b])
         events.emit("end", "backward", "gradient bucket", *facts)
 
-    def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
-        """Sum what has not been summed, and yield the index and the gradient of each parameter that was used."""
+    def results(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
+        """Sum what has not been summed, and return the index and the gradient of each parameter that was used."""
         self._take_all(cotangents)
+        found: list[tuple[int, Any]] = []
         for b, bucket in enumerate(self.buckets):
             wait = self._wait.pop(b)
-            yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
+            found += self._runs.results(bucket, self._used[b], None if wait is None else wait())
+        return found
 
     def _take_all(self, cotangents: list[Any]) -> None:
         """Take the cotangents that have not arrived before, and start all buckets."""
@@ -541,10 +548,11 @@ class _Filling:
 class _RecordedFilling(_Filling):
     """The buckets of one entry in a sweep of a captured step. Their starts, and the wait, are calls that it repeats."""
 
-    def _new_buckets(self, count: int) -> list[Bucket]:
-        assert self._runs.places is not None
-        self._cts: list[list[Any]] = [[None] * len(place.indices) for place in self._runs.places]
-        return []
+    has_buckets = False  # the calls make them
+
+    def __init__(self, runs: Buckets, sweep: Sweep, first: int):
+        super().__init__(runs, sweep, first)
+        self._cts: list[list[Any]] = [[None] * len(used) for used in self._used]
 
     def _take(self, i: int, ct: Any) -> None:
         b, j = self._runs._at[i]
@@ -563,12 +571,12 @@ class _RecordedFilling(_Filling):
         recorded(_start, Whole(self._runs), b, is_first, *self._cts[b], changes="messages", name="start of a bucket")
         self._cts[b].clear()
 
-    def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
+    def results(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
         self._take_all(cotangents)
-        found: list[Any] = recorded(
+        found: list[tuple[int, Any]] = recorded(
             _finish, Whole(self._runs), len(self._missing), changes="messages", name="sums of buckets"
         )
-        return iter(found)
+        return found
 
 
 def _start(runs: Buckets, b: int, is_first: bool, *cotangents: Any) -> int:
@@ -614,25 +622,20 @@ def is_on_one_host(group: Communicator) -> bool:
     return len(set(group.hosts)) == 1
 
 
-class _Use(NamedTuple):
-    """The first of the nodes that use an entered parameter: its place, which operand it is, and whether it is alone."""
+def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, tuple[int, int, bool]]:
+    """The places `first` to `step` - 1 that later nodes use.
 
-    place: int
-    operand: int
-    is_only: bool
-
-
-def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, _Use]:
-    """The places `first` to `step` - 1 that later nodes use, each with the first use."""
-    nodes, found = sweep.recording.nodes, {}
+    Each with the place of the first of these nodes, which operand it is there, and whether the node is the only one.
+    """
+    nodes, found = sweep.recording.nodes, dict[int, tuple[int, int, bool]]()
     for place in range(sweep.start + len(sweep.cts) - 1, step, -1):
         node = nodes[place]
         if node is None:
             continue
         for i, parent in enumerate(parents_of(node)):
             if first <= parent < step:
-                found[parent] = _Use(place, i, parent not in found)
+                found[parent] = place, i, parent not in found
         reads = getattr(op_of(node), "reads", None)
         if reads is not None:
-            found.update((parent, _Use(place, -1, False)) for parent in reads(node) if first <= parent < step)
+            found.update((parent, (place, -1, False)) for parent in reads(node) if first <= parent < step)
     return found
