@@ -572,6 +572,7 @@ class _Run:
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
         self.lent: dict[Any, Borrowed] = {}  # by placeholder: the value of a tied parameter
+        self.held: tuple[Any, ...] = ()  # the random state before, while layers run with their own
         # By stage: whether a parameter that it uses may need a gradient.
         self.trains = {s: records and True in [p.requires_grad for p in of] for s, of in model._parameters_of.items()}
         if model._on is not None:
@@ -596,11 +597,12 @@ class _Run:
     def tasks(self) -> None:
         """Run the tasks of this rank, with the values of tied parameters in their places."""
         self._lend_ties()
-        if self.lent:
-            with substituted(self.lent):
+        self.held = hold_state()
+        try:
+            with substituted(self.lent) if self.lent else nullcontext():
                 self._tasks()
-        else:
-            self._tasks()
+        finally:
+            put_back(self.held)
 
     def _tasks(self) -> None:
         transfers = self.transfers
@@ -696,21 +698,17 @@ class _Run:
         """
         model, (stage, _, i) = self.model, action
         is_last = self.has_loss and stage == self.schedule.stages - 1
-        held = hold_state()
-        seed, places = seed_of_layers(model.seed, model.steps, self.first + i), held[2]
+        seed, places = seed_of_layers(model.seed, model.steps, self.first + i), self.held[2]
         apart = () if model.axis is None else (model.axis,)
-        try:
-            for index in model.stages[stage]:
-                begin_state(seed | index, places, apart)
-                x = model._modules[str(index)](x)
-                if not index and self.records and model._splits:
-                    found = [x] if x.__class__ in TENSORS else x
-                    of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
-            if is_last:
-                begin_state(seed | model._last, places, apart)
-                x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-        finally:
-            put_back(held)
+        for index in model.stages[stage]:
+            begin_state(seed | index, places, apart)
+            x = model._modules[str(index)](x)
+            if not index and self.records and model._splits:
+                found = [x] if x.__class__ in TENSORS else x
+                of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
+        if is_last:
+            begin_state(seed | model._last, places, apart)
+            x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
         if is_last or side:
             self._begin_objective([x, *side] if is_last else [*side], of)
         return x

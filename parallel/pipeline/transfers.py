@@ -8,7 +8,6 @@ schedule. The first activation of a kind is preceded by a header with its shape,
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +52,9 @@ class Outline(NamedTuple):
         """
         of: tuple[Any, ...] = ()
         for x in values:
-            needs = x.tape is not None or (differentiates and _may_need(x))
+            labels = () if x.layout is None else x.layout.labels
+            may_need = is_inexact(x.array.dtype) and C not in labels and D not in labels
+            needs = x.tape is not None or (differentiates and may_need)
             of += ((tuple(x.array.shape), x.array.dtype, x.layout, needs),)
         return cls(of, is_single)
 
@@ -66,12 +67,6 @@ class Outline(NamedTuple):
             Leaf(a, layout, requires_grad and needs)
             for a, (_, _, layout, needs) in zip(arrays, self.tensors, strict=True)
         ]
-
-
-def _may_need(x: Tensor) -> bool:
-    """Whether a value may need a cotangent: it is inexact, and not a constant."""
-    labels = () if x.layout is None else x.layout.labels
-    return is_inexact(x.array.dtype) and not any(label is C or label is D for label in labels)
 
 
 _MOST = 16  # Tensors between two stages
@@ -102,7 +97,8 @@ class Transfers:
     def arrive_beside(self, x: Any) -> None:
         """Let values arrive on the device of an array of the batch."""
         is_on_host = isinstance(x, np.ndarray | np.generic | Shaped)
-        self._empty = np.empty if is_on_host else partial(_empty_beside, np.empty_like(x, shape=(0,)))
+        like = None if is_on_host else np.empty_like(x, shape=(0,))
+        self._empty = np.empty if is_on_host else lambda shape, dtype: np.empty_like(like, shape=shape, dtype=dtype)
 
     def finish(self, counts: dict[tuple[int, int], int]) -> None:
         """Count the messages of a schedule that has run, so that the numbers of the next one follow."""
@@ -274,10 +270,6 @@ class Transfers:
 def in_a_row(array: Any) -> Any:
     """The elements of an array in order, as one contiguous dimension, on its device."""
     return array.reshape(-1) if isinstance(array, np.generic) or array.flags.c_contiguous else array.copy().reshape(-1)
-
-
-def _empty_beside(like: Any, shape: Any, dtype: Any) -> Any:
-    return np.empty_like(like, shape=shape, dtype=dtype)
 
 
 def _arrived(buffer: Any, pending: Any) -> Any:
