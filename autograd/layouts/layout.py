@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from threading import RLock
 from typing import Any
 from weakref import KeyedRef
@@ -319,8 +320,10 @@ class Grid:
         try:
             return self.index[name]
         except (KeyError, TypeError):
+            near = get_close_matches(str(name), self.names, 1, 0.3) or self.names
             raise MeshError(
                 f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}; needed: one of them"
+                + (f"\n  fix: {near[0]!r}" if near else "")
             ) from None
 
     def __reduce__(self) -> Any:

@@ -94,7 +94,12 @@ def mismatch_text(name: str, calls: Mapping[int, MadeCall]) -> str:
     """The text of a `CollectiveMismatch` on communicator `name`, from the calls by world rank."""
     lines = _call_lines(name, calls, "the call of")
     lines.append("  needed: the same call, in the same order, on all ranks of the group")
-    if _differ(call.text for call in calls.values()) and all(x.text.startswith("permute(") for x in calls.values()):
+    texts = {call.text for call in calls.values()}
+    ended = {text for text in texts if text.startswith("the end of the block of ")}
+    if ended and ended != texts:
+        lines.append("  fix: as many steps on all ranks: data.DataLoader(dataset, rows, axis=...) shares each batch "
+                     "among all ranks,\n       and a rank without rows goes on with an empty array")  # fmt: skip
+    elif len(texts) > 1 and all(text.startswith("permute(") for text in texts):
         lines.append("  fix: permute(..., like=y), if the parts have different shapes: y has the shape that this rank "
                      "receives")  # fmt: skip
     return "\n".join(lines)

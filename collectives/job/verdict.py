@@ -225,4 +225,6 @@ def _fix(waits: Sequence[str]) -> str:
             "\n  fix: the cotangent of a message is sent by backward of the tape that recorded its recv: is this recv "
             "missing, or backward on its rank? With several messages, the order of their backwards matters"
         )
+    if waits and all(wait.startswith("recv from rank") for wait in waits):
+        return "\n  fix: one rank sends before it receives, or permute, with which all ranks send and receive at once"
     return ""

@@ -194,6 +194,13 @@ def test_mismatch() -> None:
                 assert "needed: the same call" in line
 
 
+def test_the_fix_where_a_rank_has_fewer_steps() -> None:
+    end = "the end of the block of Mesh(dp=2) (axis='dp')"
+    text = mismatch_text("dp", {0: MadeCall("all_reduce(axis='dp')"), 1: MadeCall(end)})
+    assert "fix: as many steps on all ranks: data.DataLoader(dataset, rows, axis=...)" in text
+    assert "fix" not in mismatch_text("dp", {0: MadeCall(end), 1: MadeCall(end)})
+
+
 def test_mismatch_text_of_a_tie() -> None:
     text = mismatch_text("dp", {4: MadeCall("a"), 7: MadeCall("b")})
     assert text.startswith("the 2 ranks of 'dp' made 2 different calls\n  rank 4: a\n  rank 7: b\n")

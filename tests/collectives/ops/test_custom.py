@@ -205,7 +205,7 @@ def test_call_says_what_it_knows() -> None:
     with pytest.raises(MeshError, match="no mesh is current"):
         cc.call("a")
     with cc.Mesh(a=1):
-        with pytest.raises(MeshError, match="'b' was given; this mesh has 'a'"):
+        with pytest.raises(MeshError, match="'b' was given; this mesh has 'a'; needed: one of them\n  fix: 'a'"):
             cc.call("b")
         with pytest.raises(MeshError, match=r"call\('a'\): 'rooot' was given; needed: one of to, source, root"):
             cc.call("a", rooot=1)

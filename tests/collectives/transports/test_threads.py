@@ -228,7 +228,8 @@ def test_crossed_receives():
 
     at = f"at {line_of('group.recv(')}"
     waits = f"rank 0 waits in recv from rank 1 on 'world' {at}\n  rank 1 waits in recv from rank 0 on 'world' {at}"
-    text = f"deadlock: no rank can continue\n  {waits}"
+    fix = "one rank sends before it receives, or permute, with which all ranks send and receive at once"
+    text = f"deadlock: no rank can continue\n  {waits}\n  fix: {fix}"
     assert everyones_error(program, 2, DeadlockError) == [text] * 2
 
 
