@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays.device import device_of
 from ..arrays.read_only import guarded
+from ..engine.state import state
 from ..errors import ArgumentError, OptionError, SavedArrayError, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import (
@@ -161,7 +162,9 @@ def _dlpack_device(x: Any) -> tuple[int, int]:
 def _exported(x: Any) -> Any:
     """The array of a Tensor, for a consumer in which no gradient is followed."""
     x._refuse_addend("from_dlpack")
-    array = x.local  # TapeError on an active tape that follows it, AbsentError where it is absent
+    if state.recording is not None and x.requires_grad:
+        x._refuse_exit("from_dlpack({x})", "from_dlpack(stop_gradient({x}))", False)
+    array = x.local  # AbsentError where it is absent
     return np.asarray(array) if isinstance(array, np.generic) else array
 
 

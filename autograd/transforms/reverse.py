@@ -353,7 +353,7 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     Raises
     ------
     ArgumentError
-        In the pullback: the cotangent is not nested like the output.
+        No argument is given. In the pullback: the cotangent is not nested like the output.
 
     Notes
     -----
@@ -367,6 +367,9 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     array([1., 0.])
     """
     check_callable(fun, "vjp")
+    if not args:
+        given = name_of(fun)
+        raise ArgumentError(f"vjp of {given}: no arguments were given; needed: the point\n  fix: vjp({given}, x)")
     traced = Traced(lambda xs: fun(*xs), args, "arguments", "vjp")
 
     def pullback(ct: Any) -> Any:

@@ -445,6 +445,7 @@ def test_a_complex_objective_is_refused_as_a_type_error() -> None:
     (lambda: ag.hvp(loss, (X,), ()), ValueError, ["0 tangents"]),
     (lambda: ag.ggnvp(curve, (X,), ()), ValueError, ["0 tangents"]),
     (lambda: ag.jvp(lambda x: x, (X,), (numpy.ones(2),)), ValueError, ["(2,)", "(3,)"]),
+    (lambda: ag.vjp(lambda: 1.0), TypeError, ["no arguments were given", "fix: vjp("]),
     (lambda: ag.vjp(lambda x: x, X)[1](numpy.ones(2)), ValueError, ["(2,)", "(3,)"]),
     (lambda: ag.tensor_jacobian_product(curve)(X, numpy.ones(3)), ValueError, ["(3,)", "(4,)", "first dimensions"]),
     (lambda: ag.tensor_jacobian_product(lambda x: [x, x])(X, X), TypeError, ["[*, *]", "make_vjp"]),
