@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ops import elementwise
-from ..ops.arguments import operands, tensors_in
+from ..ops.arguments import operand, operands, tensors_in
 from ..ops.creation import atleast_1d
 from ..ops.shape import concatenate, reshape
 
@@ -19,7 +19,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
 
     Adjoint: the cotangent converted to the dtype of `x`.
     """
-    return elementwise.astype(x, dtype)
+    return elementwise.astype(operand(x), dtype)
 
 
 class _IndexConcatenation:

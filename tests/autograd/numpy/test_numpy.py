@@ -237,6 +237,12 @@ def test_what_is_joined_is_numpys(name: str) -> None:
     check_grads(lambda x: f(np, x), X * 3, order=1)
 
 
+def test_astype_of_lists() -> None:
+    assert float(ag.grad(lambda x: np.sum(np.astype([x, 2 * x], numpy.float32) * 1.5))(2.0)) == 4.5
+    with pytest.raises(ag.RingtapeError, match="needed: an array or numbers"):
+        np.astype([1, [2, 3]], float)
+
+
 def test_where_takes_keywords_and_keeps_numbers() -> None:
     """A choice between Python numbers stays one, which does not widen what it meets."""
     x = ag.tensor(X.astype("float32"))
