@@ -98,7 +98,8 @@ def worker(file: Path, folder: Path, ours: bool, seconds: float) -> None:
             f = transform(*args, **words)
 
             def called(*args: Any, **words: Any) -> Any:
-                late = time.process_time() - begin > seconds if most is None else state["gradients"] >= most
+                done = state["gradients"]
+                late = done and time.process_time() - begin > seconds if most is None else done >= most
                 if late and not state["depth"]:
                     raise Stop
                 state["depth"] += 1
