@@ -33,7 +33,7 @@ from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
 from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors, warn
-from .layouts.broadcasting import broadcast
+from .layouts.inference import broadcast
 from .layouts.layout import Mix, Sum
 from .ops.numpy_protocol import table
 from .transforms import vjp

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .arrays.products import product
-from .layouts.broadcasting import broadcast
+from .layouts.inference import broadcast
 from .parsing import parse
 
 __all__ = ["docstring", "expression", "source"]

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from ..errors import LayoutError, OptionError, is_own_file, short_site, typed_errors
-from ..layouts.broadcasting import broadcast
-from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
+from ..layouts.inference import broadcast, infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED
 from ..layouts.rank_values import rank_axes

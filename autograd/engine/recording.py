@@ -27,7 +27,6 @@ from ..layouts.layout import I
 from ..layouts.messages import describe
 from . import events
 from .locks import Locks
-from .pytree import flatten
 
 __all__ = [
     "COPIED_BYTES", "EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step",
@@ -216,7 +215,7 @@ class Recording(Locks):
         self.takes_unrecorded = False
         self.notes: dict[int, tuple[Any, Any]] | None = None
         self.scale: Any = None
-        self.given: Any = None
+        self.given: Callable[[], Any] | None = None  # flattens what was passed to the transform that records here
 
     def append(self, node: Node) -> int:
         """Append a node; returns its place."""
@@ -318,8 +317,8 @@ def _refuse_unrecorded(recording: Recording, x: Any) -> None:
 
     A value that was passed to a transform is data.
     """
-    in_transform = recording.given is not None
-    if in_transform and any(each is x for each in flatten(recording.given)[0]):
+    given = recording.given
+    if given is not None and any(each is x for each in given()[0]):
         return
     from ..layouts.names import name_of  # loaded when it is told
 
@@ -327,7 +326,7 @@ def _refuse_unrecorded(recording: Recording, x: Any) -> None:
     shown = f"{name}: {describe(x.array, x.array.shape, x.layout)}" if name else (
         f"an operand, {describe(x.array, x.array.shape, x.layout)},")  # fmt: skip
     fix, p = "  fix: ", name or "p"
-    if in_transform:
+    if given is not None:
         where = "outside of the function that is differentiated. Used in it"
         needed, inside = "values computed in the function", "inside the function, from its argument"
         as_data = f"  or:  pass {p} as an argument that argnum does not name, or stop_gradient({p})"

@@ -17,7 +17,16 @@ from .messages import Refused
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
-__all__ = ["axes_in", "combine", "infer", "layout_of", "require_no_first_elements", "varying", "without_false_parts"]
+__all__ = [
+    "axes_in", "broadcast", "combine", "infer", "layout_of", "require_no_first_elements", "varying",
+    "without_false_parts",
+]  # fmt: skip
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    """The `dims` of elementwise operations: NumPy's broadcasting. `dispatch` undoes it for cotangents."""
+    ndim = max(map(len, shapes))
+    return [tuple(range(ndim - len(shape), ndim)) for shape in shapes]
 
 
 def infer(

@@ -22,7 +22,7 @@ from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError
 from ..kernels import on_device
-from ..layouts.broadcasting import broadcast
+from ..layouts.inference import broadcast
 from ..layouts.layout import V
 from .arguments import made_like, zero_like
 

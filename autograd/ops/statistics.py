@@ -16,7 +16,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..errors import NotDifferentiable
-from ..layouts.broadcasting import broadcast
+from ..layouts.inference import broadcast
 from ..layouts.layout import Mix
 from .arguments import computed, instead_of, made_like, normal_axes, normal_axis, operand, raw
 from .elementwise import conj, divide, over, real, where

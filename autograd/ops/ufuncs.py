@@ -20,7 +20,7 @@ from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError
-from ..layouts.broadcasting import broadcast
+from ..layouts.inference import broadcast
 from . import reductions
 from .arguments import (
     ask,

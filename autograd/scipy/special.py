@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import runtime_of
 from ..engine.primitive import Primitive, op
 from ..errors import typed_errors
-from ..layouts.broadcasting import broadcast
+from ..layouts.inference import broadcast
 from ..ops import absolute, exp, expm1, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax

@@ -19,7 +19,7 @@ from typing import Any
 from ..engine.primitive import Primitive, registry
 from ..errors import RingtapeError
 from ..formula import source
-from ..layouts.broadcasting import broadcast
+from ..layouts.inference import broadcast
 
 __all__ = ["RECORD", "names", "record", "row", "rows", "source"]
 

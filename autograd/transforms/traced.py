@@ -8,6 +8,7 @@ recorded there, so that transforms nest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -86,7 +87,8 @@ class Traced:
                     x.tape, x.node, y = y.tape, y.node, x
                 inputs.append(y)
             if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
-                recording.takes_unrecorded, recording.given = False, (tree, getattr(function, "given", None))
+                recording.takes_unrecorded = False
+                recording.given = partial(flatten, (tree, getattr(function, "given", None)))
             state.levels = (*levels, self.tape.start)
             if recording.copies:
                 copying.append(recording)

@@ -22,8 +22,7 @@ from autograd.engine.multi_output import Several
 from autograd.engine.primitive import Primitive, registry
 from autograd.engine.tensor import TENSORS
 from autograd.errors import RingtapeError
-from autograd.layouts.broadcasting import broadcast
-from autograd.layouts.inference import infer
+from autograd.layouts.inference import broadcast, infer
 from autograd.layouts.layout import Grid, I, Label, Layout, Mix, P, R, Shard, Sum, V
 from autograd.layouts.stated_layout import resolve
 from autograd.testing.listing import RECORD, names, row

@@ -12,7 +12,7 @@ from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, typed_errors
 from ...kernels import are_bare, formula_function, functions, loop
-from ...layouts.broadcasting import broadcast
+from ...layouts.inference import broadcast
 from ..elementwise import elementwise, exp, sign, tanh
 from .fused import Fused
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...arrays.device import move
 from ...arrays.shape_only import Shaped
-from ...layouts.broadcasting import broadcast
+from ...layouts.inference import broadcast
 from ...random.philox import Source, words_of
 from .fused import Fused
 

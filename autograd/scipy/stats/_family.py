@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engine.primitive import op
 from ...errors import ArgumentError
-from ...layouts.broadcasting import broadcast
+from ...layouts.inference import broadcast
 from ...ops import exp
 from .._load import as_ufunc, scipy, without_derivative
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ... import numpy as np
 from ...engine.primitive import op
-from ...layouts.broadcasting import broadcast
+from ...layouts.inference import broadcast
 from .._load import as_ufunc, in_dtype, scipy, without_derivative
 
 __all__ = ["cdf", "logpmf", "pmf"]

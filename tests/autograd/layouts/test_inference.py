@@ -794,7 +794,7 @@ def test_a_local_extent_may_shape_the_part_itself() -> None:
 
 def test_a_rule_that_is_not_linear_in_the_cotangent_is_refused() -> None:
     from autograd.engine.primitive import op
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     bad = op("bad", "a", lambda x: x * 1, lambda ct, y, x: ct * ct, dims=broadcast, operands="x")
     del registry["bad"]
@@ -808,7 +808,7 @@ def test_a_rule_that_is_not_linear_in_the_cotangent_is_refused() -> None:
 
 def test_a_rule_that_forgets_an_operands_label_is_refused() -> None:
     from autograd.engine.primitive import op
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     bad = op("bad", "a a", lambda x, y: x + y, (lambda ct, z, x, y: np.exp(ct), lambda ct, z, x, y: ct), dims=broadcast)
     del registry["bad"]
@@ -821,7 +821,7 @@ def test_a_rule_that_forgets_an_operands_label_is_refused() -> None:
 
 def test_rules_are_checked_once_for_each_signature() -> None:
     from autograd.engine.primitive import op
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     calls = []
 

@@ -470,7 +470,7 @@ def wrong(name: str, word: str, function: Any, adjoint: Any, **words: Any) -> An
 
 
 def test_the_checks_see_a_wrong_factor() -> None:
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     bad = wrong("bad", "N", lambda x: x * x, lambda ct, y, x: ct * x, saves="0", dims=broadcast)
     with pytest.raises(GradientMismatch, match=r"(?s)reverse mode, order 1, argument 0 of shape \(2,\): 2 of 2.*\[1\]"):
@@ -488,7 +488,7 @@ def test_a_tie_in_float32_stays_float32() -> None:
 
 
 def test_the_checks_see_a_wrong_second_derivative() -> None:
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     rule = lambda ct, y, x: ct * (3 * ops.stop_gradient(x) ** 2)
     bad = wrong("bad", "N", lambda x: x**3, rule, saves="0", dims=broadcast)

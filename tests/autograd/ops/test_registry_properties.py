@@ -180,7 +180,7 @@ def test_shapes_of_every_kind_are_drawn() -> None:
 
 
 def planted(rule: Any, function: Any = lambda x: x * x, **words: Any) -> Case:
-    from autograd.layouts.broadcasting import broadcast
+    from autograd.layouts.inference import broadcast
 
     made = op("planted", "N", function, rule, **{"saves": "0", "dims": broadcast, **words})
     del registry["planted"]

@@ -18,7 +18,7 @@ import collectives as cc
 from autograd import nn, ops
 from autograd.engine import events
 from autograd.engine.primitive import op, registry
-from autograd.layouts.broadcasting import broadcast
+from autograd.layouts.inference import broadcast
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -13,7 +13,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import ops
 from autograd.engine.primitive import op, registry
-from autograd.layouts.broadcasting import broadcast
+from autograd.layouts.inference import broadcast
 from autograd.layouts.layout import Mix
 from autograd.testing import GradientMismatch, check_adjoint, check_grads, complex_step, settled_slope
 

@@ -18,7 +18,7 @@ import pytest
 
 from autograd.engine.primitive import op, registry
 from autograd.engine.tensor import Tensor
-from autograd.layouts.broadcasting import broadcast
+from autograd.layouts.inference import broadcast
 from autograd.layouts.layout import Mix, Sum
 from autograd.testing.listing import names
 
