@@ -264,7 +264,7 @@ class Leaf(Tensor):
     def zero_grad(self) -> None:
         """Remove the gradient."""
         if state.recorder is not None:
-            recorded(_remove_gradient, Whole(self), changes=True)
+            recorded(remove_gradients, Whole(self), changes=True, name="zero_grad")
         else:
             self._grad = None
 
@@ -631,8 +631,9 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     return x
 
 
-def _remove_gradient(leaf: Leaf) -> None:
-    leaf._grad = None
+def remove_gradients(*leaves: Leaf) -> None:
+    for leaf in leaves:
+        leaf._grad = None
 
 
 def _scalar_or_array(values: Any, dtype: Any, device: Any) -> Any:

@@ -85,7 +85,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     """``input`` where it is positive, and ``negative_slope * input`` elsewhere; see `LeakyReLU`."""
     refuse_in_place(inplace, "leaky_relu")
     slope = number(negative_slope, "leaky_relu: negative_slope")
-    return ops.where(input > 0, input, input * slope)
+    return ops.where(ops.greater(input, 0), input, ops.multiply(input, slope))
 
 
 @typed_errors

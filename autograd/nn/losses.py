@@ -82,8 +82,8 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     2.0
     """
     _check_shapes("mse_loss", input, target)
-    d = input - target
-    return _reduce(d * d, reduction)
+    d = ops.subtract(input, target)  # an operation, also of plain arrays
+    return _reduce(ops.multiply(d, d), reduction)
 
 
 @overload
@@ -95,7 +95,7 @@ def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any: ...
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
-    return _reduce(ops.absolute(input - target), reduction)
+    return _reduce(ops.absolute(ops.subtract(input, target)), reduction)
 
 
 @overload
@@ -118,11 +118,11 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     """
     beta = number(beta, "smooth_l1_loss: beta", 0)
     _check_shapes("smooth_l1_loss", input, target)
-    d = input - target
+    d = ops.subtract(input, target)
     if beta == 0:
         return _reduce(ops.absolute(d), reduction)
     near = clip(d, -beta, beta)  # unlike |d| it has no kink at 0
-    return _reduce(near * (d - 0.5 * near) / beta, reduction)
+    return _reduce(ops.divide(ops.multiply(near, ops.subtract(d, ops.multiply(0.5, near))), beta), reduction)
 
 
 @overload
@@ -166,10 +166,11 @@ def binary_cross_entropy_with_logits(
     """
     _check_shapes("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
-        losses = ops.softplus(input) - input * target
+        losses = ops.subtract(ops.softplus(input), ops.multiply(input, target))
     else:
-        scale = (_as_constant(pos_weight) - 1.0) * target + 1.0
-        losses = input * (1.0 - target) + scale * ops.softplus(-input)
+        scale = ops.add(ops.multiply(_as_constant(pos_weight) - 1.0, target), 1.0)
+        near = ops.multiply(input, ops.subtract(1.0, target))
+        losses = ops.add(near, ops.multiply(scale, ops.softplus(ops.negative(input))))
     losses = losses if weight is None else losses * _as_constant(weight)
     return _reduce(losses, reduction)
 
@@ -325,7 +326,7 @@ def _weighted_nll(
 ) -> Any:
     """Negative log-likelihood of rows with class weights, ignored labels and label smoothing."""
     seen, of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
-    losses = ops.sum(log_p * of_classes, -1) * -1.0
+    losses = ops.multiply(ops.sum(ops.multiply(log_p, of_classes), -1), -1.0)
     losses = ops.where(seen, losses, zero_like(losses))  # so that ignored rows get 0 also of an infinite cotangent
     if reduction != "mean":
         return _reduce(losses, reduction)
@@ -339,7 +340,7 @@ def _weighted_nll(
             # the losses are of its dtype; a captured step computes it at each replay
             is_row = state.recorder is not None and state.grid is None
             weight_of_rows = Tensor(weight_of_rows) if is_row else SizeFloat(weight_of_rows, counts="own")
-        return ops.sum(losses) / weight_of_rows
+        return ops.divide(ops.sum(losses), weight_of_rows)
 
 
 def _has_ignored(target: Any, ignored: int) -> bool:

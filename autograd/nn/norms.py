@@ -314,8 +314,8 @@ class _BatchNorm(Module):
             recording = state.recording if mean.__class__ in TENSORS and mean.layout is not None else None
             if recording is not None and mean.tape is recording:
                 recording.note(mean.node, type(self).__name__, find_site())  # the rows of a rank meet in it
-            centred = input - mean
-            variance = ops.mean(centred * centred, axes, keepdims=True)
+            centred = ops.subtract(input, mean)  # an operation, also of a plain array
+            variance = ops.mean(ops.multiply(centred, centred), axes, keepdims=True)
             count = int(np.prod([shape[i] for i in axes]))
             if self.training and self.running_mean is not None:
                 if count < 2:
@@ -326,8 +326,8 @@ class _BatchNorm(Module):
                 self._track(mean, variance, count)
         else:
             mean = ops.reshape(self.buffer("running_mean"), wide)
-            centred, variance = input - mean, ops.reshape(self.buffer("running_var"), wide)
-        y = centred / ops.sqrt(ops.add(variance, self.eps))
+            centred, variance = ops.subtract(input, mean), ops.reshape(self.buffer("running_var"), wide)
+        y = ops.divide(centred, ops.sqrt(ops.add(variance, self.eps)))
         if weight is not None:
             y = y * ops.reshape(weight, wide) + ops.reshape(bias, wide)
         return y

@@ -20,7 +20,7 @@ from ..arrays.pairs import from_pairs, pairs_of
 from ..arrays.shape_only import DRY, Shaped, is_absent
 from ..engine import events
 from ..engine.distribution import ALONE
-from ..engine.leaves import Leaf, Parameter, Used, refuse_unlabelled_update
+from ..engine.leaves import Leaf, Parameter, Used, refuse_unlabelled_update, remove_gradients
 from ..engine.locks import step_check
 from ..engine.state import outside_mesh, state
 from ..errors import (
@@ -70,11 +70,6 @@ def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
                 f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
                 "parameter once, or a step would change it twice"
             )
-
-
-def remove_gradients(*parameters: Leaf) -> None:
-    for p in parameters:
-        p._grad = None
 
 
 def whole_step(optimizer: Any, keep: bool) -> None:

@@ -223,6 +223,7 @@ def test_a_replay_makes_the_decisions_of_the_step(name: str) -> None:
 # -- programs that were refused though they are natural ----------------------------------------------------------------
 W = ag.Parameter(numpy.random.default_rng(0).standard_normal((4, 4)))
 KEY = random.Key(0, "a")
+NORM = nn.BatchNorm1d(4, dtype="float64").eval()
 
 
 def trained(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,6 +314,17 @@ NATURAL: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] 
         trained(lambda x: ((ag.grad(lambda y: ag.grad(u)(y).sum())(ag.tensor(x)) - np.sin(x)) ** 2).mean()), (_x,)),
     "a differential equation, forward over reverse": (
         trained(lambda x: ((ag.jvp(ag.grad(u), (ag.tensor(x),), (numpy.ones_like(x),))[1]) ** 2).mean()), (_x,)),
+    "layers of arrays": (
+        lambda x: (nn.leaky_relu(x), nn.BatchNorm1d(4, affine=False, track_running_stats=False)(x), NORM(x)), (_x,)),
+    "losses of arrays": (
+        lambda x, y, z: [loss(x, y) for loss in (nn.mse_loss, nn.l1_loss, nn.smooth_l1_loss)]
+        + [nn.binary_cross_entropy_with_logits(x, y, pos_weight=WEIGHT), nn.nll_loss(x, z, weight=WEIGHT)],
+        (_x, _x, _y)),
+    "targets of an argument with weights": (
+        trained(lambda x, y: nn.binary_cross_entropy_with_logits(ag.tensor(x) @ W, y, pos_weight=WEIGHT)), (_x, _x)),
+    "an update of arrays by operations": (
+        lambda p, x: np.subtract(p, np.multiply(0.1, ag.grad(lambda q: (np.tanh(x @ q) ** 2).sum())(p))),
+        (lambda i: _x(i)[:4], _x)),
     "a count that is always the same": (
         lambda x, n: np.repeat(ag.tensor(x), n, axis=0), (_x, lambda i: numpy.roll([1, 3, 2, 2, 2, 2], i))),
 }  # fmt: skip
@@ -326,6 +338,54 @@ def test_a_natural_program_is_captured(name: str) -> None:
         expected, found = (flatten(run(*(each(i) for each in draw)))[0] for run in (step, do))
         assert [bits(x) for x in found] == [bits(x) for x in expected], i
     assert do.replays == 8
+
+
+# -- ways to remove gradients, and to keep them ------------------------------------------------------------------------
+REMOVED: dict[str, Callable[[Any, Any], Any]] = {
+    "by the optimizer": lambda model, optimizer: optimizer.zero_grad(),
+    "by the model": lambda model, optimizer: model.zero_grad(),
+    "by each parameter": lambda model, optimizer: [p.zero_grad() for p in model.parameters()],
+    "by assignment": lambda model, optimizer: [setattr(p, "grad", None) for p in model.parameters()],
+    "of one parameter": lambda model, optimizer: model[0].bias.zero_grad(),
+    "of none": lambda model, optimizer: None,
+}
+
+
+@pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
+@pytest.mark.parametrize("is_last", [False, True], ids=["a sum", "a step"])
+@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_is_compiled_however_gradients_are_removed(name: str, is_last: bool) -> None:
+    """Where they are not, calls of Python add to those of earlier calls, and the rest is compiled."""
+
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+        random.seed(0)
+        model = nn.Sequential(nn.Linear(4, 5, dtype="float64"), nn.Tanh(), nn.Linear(5, 3, dtype="float64"))
+        optimizer = optim.Adam(model.parameters(), 0.1)
+
+        def step(x: Any) -> Any:
+            REMOVED[name](model, optimizer)
+            with ag.Tape() as tape:
+                loss = model(ag.tensor(x)).sum()  # the gradient of the last bias is a constant
+            tape.backward(loss)
+            if is_last:
+                optimizer.step()
+            return loss
+
+        do, found = wrap(step), []
+        for i in range(14):
+            if i in (5, 9):  # there is no gradient of an earlier call
+                optimizer.zero_grad()
+            found.append(bits([do(_x(i)), *model.parameters(), *(p.grad for p in model.parameters())]))
+        return found, do
+
+    expected, _ = run(lambda step: step)
+    found, do = run(ag.capture)
+    assert found == expected
+    assert do.replays == 10
+    assert do._last.program is not None, do._last.why
+    adds = [why for why in do._last.program.step.whys.values() if why.startswith("gradient of")]
+    assert len(adds) == {"of none": 4, "of one parameter": 3}.get(name, 0)
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
@@ -467,7 +527,7 @@ def test_a_constant_that_is_equal_to_an_argument_by_chance_is_none() -> None:
 
 def test_a_cast_that_is_not_proved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: the other values of the proof are those of the recorded run."""
-    monkeypatch.setattr(guards, "_other_values", lambda array, random, is_far: array.copy())
+    monkeypatch.setattr(guards.Form, "other", lambda form, *how: form.copied())
     do = ag.capture(lambda x: ag.tensor(x.astype("float32")) * 2.0)
     with pytest.raises(CaptureError):
         for i in range(8):
