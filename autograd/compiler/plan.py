@@ -164,10 +164,14 @@ class Plan:
             if group.is_loop and math.prod(group.shape) >= _TABLE:
                 self._find_rows(i, group)
         self._last = self._last_uses()
+        private: dict[int, set[int]] = {}  # by group: the buffers that it alone uses
+        for key, accesses in self._accesses.items():
+            if all(at == self._last[key] for at, _, _ in accesses):
+                private.setdefault(self._last[key], set()).add(key)
         for i, group in enumerate(self.groups):
             if group.is_loop:
                 try:
-                    self._write(i, group, self._last)
+                    self._write(i, group, private.get(i, set()), self._last)
                 except (Unsupported, Refused) as error:
                     self._as_calls(i, str(error))
         self.size = self._arena(self._last)
@@ -297,13 +301,9 @@ class Plan:
         return last
 
     # -- loops -------------------------------------------------------------------------------------------------------
-    def _write(self, at: int, group: Group, last: dict[int, int]) -> None:
+    def _write(self, at: int, group: Group, private: set[int], last: dict[int, int]) -> None:
         """Write the loop of a group."""
         writer = _Writer(group.shape)
-        private = {
-            key for key, accesses in self._accesses.items()
-            if last[key] <= at and all(k == at for k, _, _ in accesses)
-        }  # fmt: skip
         for node in group.nodes:
             writer.add(node)
         replaced = [] if any(map(reads_twice, group.nodes)) else self._replaced(at, writer, private, last)
