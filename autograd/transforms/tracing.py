@@ -8,6 +8,7 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import getitem, setitem
@@ -21,11 +22,11 @@ from ..compiler.numbers import Number, evaluated
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
-from ..engine.leaves import Leaf
+from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import SITES
-from ..optim.base import Optimizer, remove_gradients, whole_step
+from ..optim.base import Optimizer, whole_step
 from ..random.keys import get_state, set_state
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in, view
 
@@ -33,6 +34,8 @@ __all__ = ["TracedRun", "TracedStep", "traced_run"]
 
 _MOST_TRIES = 16
 _CONTAINERS = tuple, list, dict
+NOTHING = np.zeros(())
+"""In the place of an argument that only calls of Python take: a key, or an array of complex numbers."""
 
 
 class Opaque:
@@ -101,17 +104,17 @@ class TracedStep:
         self._passed: set[Any] = set()  # the keys of those that others get as they are
         self._needed: set[int] = set()  # the ids of the buffers that are read
         self._passes = True
+        self._earlier: set[int] = set()  # of leaves whose gradients Python adds to
         self._lost = False  # whether Python may have changed gradients
         self._alone = _uses_of(self.rows, results)
-        self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
+        self.inputs = [_array_of(x) for x in inputs]
+        self.opaque = [i for i, x in enumerate(self.inputs) if x is NOTHING]
         # Functions that read numbers of NumPy, of leaves and optimizers, and their classes: they are arguments, too.
         self.numbers: list[tuple[Callable[[], Any], type]] = []
         self._number_of: dict[int, Traced] = {}
         self._stale = False  # whether Python may have changed parameters
         for i, x in enumerate(self.inputs):
-            if x.dtype.kind not in "fiub" or not x.dtype.isnative:
-                raise Refused(f"an argument of {x.dtype}")
-            self._env[i] = self.trace.new(x, "argument", key=i)
+            self._env[i] = Opaque(i) if x is NOTHING else self.trace.new(x, "argument", key=i)
         for i, row in enumerate(self.rows):
             self.trace.row = i
             self._row(i, row)
@@ -136,7 +139,10 @@ class TracedStep:
             if node.kind == "guard":
                 raise Refused("a decision on data after something has changed")
             row = self.rows[node.row]
-            args, words = (_getter(self._template(x), made.memory) for x in (row.args, row.words))
+            try:
+                args, words = (_getter(self._template(x), made.memory) for x in (row.args, row.words))
+            except Refused as error:  # an operand is a value of a loop alone
+                raise Barred(row.slot) from error
             made.redo[node.row] = partial(_redo, _from(row), row.function, args, words)
         return made
 
@@ -149,8 +155,9 @@ class TracedStep:
             for leaf in row.args:
                 self.cleared[id(leaf)] = leaf
                 self.gradients.pop(id(leaf), None)
+                self._earlier.discard(id(leaf))
         elif function is accumulate or function is adopt:
-            self._accumulate(row)
+            self._accumulate(i, row)
         elif function is whole_step and row.slot not in self.barred and not self._lost:
             start, given = len(self.trace.nodes), self._given
             try:
@@ -283,12 +290,20 @@ class TracedStep:
         self.trace.add("python", put, (), (), reads=[operand], bind=bind, changes=True)
 
     # -- gradients ---------------------------------------------------------------------------------------------------
-    def _accumulate(self, row: Row) -> None:
-        leaf, ct = row.args[0], self._resolved(row.args[1])
+    def _accumulate(self, i: int, row: Row) -> None:
+        leaf = row.args[0]
         array = leaf.array
         known = self.gradients.get(id(leaf))
-        if self._lost or (known is None and id(leaf) not in self.cleared):
-            raise Refused("a gradient is added to that of an earlier call")
+        if self._lost:
+            raise Refused("a gradient that Python may have changed")
+        if known is None and id(leaf) not in self.cleared:
+            self._earlier.add(id(leaf))
+            row = copy.copy(row)
+            row.function, row.changes = accumulate, "buffers"  # it copies a cotangent, and changes no traced gradient
+            self._python(i, row, Refused("it adds to the gradient of an earlier call"))
+            return
+        ct = self._resolved(row.args[1])
+        ct = self.trace.constant(ct) if type(ct) is np.ndarray and ct.dtype.kind == "f" else ct  # as that of a sum
         if type(ct) is not Traced or ct.shape != array.shape:
             raise Refused("a cotangent of another form")
         if not isinstance(row.value, np.ndarray | np.generic) or row.value.dtype != array.dtype:
@@ -371,7 +386,7 @@ class TracedStep:
             passed = [(slot, path) for path, _ in outs if (slot, path) in self._passed]
 
             def step(frame: Frame) -> None:
-                if frame.recorded is None:
+                if frame.recorded is None or function is accumulate:  # which sends nothing
                     found = call(function, *get_args(frame), **get_words(frame))
                 else:
                     found = frame.recorded[i]
@@ -687,7 +702,7 @@ class _Stepper:
         found = self.step.gradients.get(id(p))
         if found is not None:
             return found[1]
-        if p._grad is not None and id(p) not in self.step.cleared:
+        if id(p) in self.step._earlier or (p._grad is not None and id(p) not in self.step.cleared):
             raise Refused("a gradient of an earlier call")
         return None
 
@@ -797,6 +812,12 @@ class _Stepper:
             trace.add("python", count, (), (), changes=True)
 
 
+def _array_of(x: Any) -> Any:
+    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
+        return np.asarray(x)
+    return NOTHING
+
+
 def _aligned(x: Any) -> Any:
     x = np.asarray(x)
     return x if x.flags.aligned else like(x)[0]
@@ -827,13 +848,15 @@ class TracedRun:
         if x.__class__ is not Operand:
             get = _getter(x, memory)
             return get if layout == "" else lambda frame: Tensor(get(frame), layout, None, node)
-        read = memory.reader(x)
-        if layout == "":
-            return lambda frame: read(frame).copy()
-        return lambda frame: Tensor(read(frame).copy(), layout, None, node)
+        own = memory.reader(x)
+        is_shared = x.buffer.kind in ("argument", "state")  # as in the step, a view of what others hold, too
+        read = own if is_shared else lambda frame: own(frame).copy()
+        return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
 
     def _all(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, and the numbers of leaves and optimizers, as arrays that machine code can read."""
+        if self.step.opaque:
+            arrays = tuple([NOTHING if i in self.step.opaque else x for i, x in enumerate(arrays)])
         if self.step.numbers:
             arrays = (*arrays, *[get() for get, _ in self.step.numbers])
         for x in arrays:
@@ -841,10 +864,15 @@ class TracedRun:
                 return tuple([_aligned(x) for x in arrays])
         return arrays
 
+    def _frame(self, arrays: tuple[Any, ...]) -> Frame:
+        frame = self.program.frame(self._all(arrays))
+        for i in self.step.opaque:
+            frame.values[i] = arrays[i]
+        return frame
+
     def __call__(self, *arrays: Any) -> list[Any]:
-        arrays = self._all(arrays)
         program = self.program
-        frame = program.frame(arrays)
+        frame = self._frame(arrays)
         if self._draws:
             keys = get_state()
             try:
@@ -872,7 +900,7 @@ class TracedRun:
 
     def without_calls(self, *arrays: Any) -> list[Any]:
         """The results where calls of Python are not made: they give what they gave in the recorded run."""
-        frame = self.program.frame(self._all(arrays))
+        frame = self._frame(arrays)
         frame.recorded = [row.value for row in self.step.rows]
         self.program.run(frame)
         return [read(frame) for read in self._results]
