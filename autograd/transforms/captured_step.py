@@ -33,7 +33,7 @@ from ..errors import (
     short_site,
     typed,
 )
-from .guards import Form, Guard, Seen, entry, in_other, is_heard, others_may_read
+from .guards import ORDINARY, Form, Guard, Seen, entry, in_other, is_heard, others_may_read
 from .launch_graph import Launches, copied, require_device
 from .memory import Memory, Watch, is_large
 from .proving import proved_run
@@ -80,6 +80,7 @@ class CapturedStep:
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
         self._first: dict[Any, list[_Run]] = {}  # by the form of the arguments: recordings that wait
+        self._refused: dict[Any, tuple[Guard, str]] = {}  # by form: what a proof has found
         self._without_casts: set[Any] = set()  # forms of which no constant is a cast of an argument
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
@@ -369,8 +370,8 @@ class CapturedStep:
         if self._count >= _MOST_PLANS:
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
-                f"{form}{self._why}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
-                "dimensions; or call the step itself"
+                f"{form}{self._why}\n  fix: pad the arguments to one shape; give numbers that change as "
+                "numpy.float64(x); or call the step itself"
             )
         self._last = None
         self._count += 1
@@ -390,6 +391,9 @@ class CapturedStep:
         """
         run = _Recorded(self._first.pop(form.key, []))
         try:
+            known = self._refused.get(form.key)
+            if known is not None and known[0].holds():
+                raise CaptureError(known[1])
             self._count_recording(form)
             return self._recorded(form, run)
         except CaptureError as error:
@@ -429,12 +433,14 @@ class CapturedStep:
         if not state.distribution.is_alone:
             self._counts.note_axes(recorder.axes())
         form.require_unwritten(given)
+        if of.before is not None:
+            of.before.require_no_draw()
         of.is_done, of.result = True, form.own(given, result)
+        found, structure = flatten(result)
         result = of.result
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
         if self._runtime is not None:  # only its leaves are on a device
             return result
-        found, structure = flatten(result)
         for change in reach.changes():
             if change.path in changed:
                 _refuse(change)
@@ -452,8 +458,11 @@ class CapturedStep:
         try:
             is_proved = of.before is not None and self._prove(form, recorder, of.before, roots)
             fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
-        except CaptureError:
+        except CaptureError as error:
             if not recorder.casts:
+                if len(self._refused) >= _MOST_PLANS:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[form.key] = run.guard, error.reason  # other data may not show it
                 raise
         if recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
             self._without_casts.add(form.key)
@@ -487,8 +496,8 @@ class CapturedStep:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
 
         What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
-        Two runs have values that are far from those of the recorded one. Where the step does not take them, one run
-        has values near to these.
+        Some runs have values that are far from those of the recorded one: moved, far larger, with a NaN. Where the step
+        does not take them, one run has values near to these.
 
         Returns
         -------
@@ -503,14 +512,14 @@ class CapturedStep:
         """
         after = Memory(Reach(roots))
 
-        def is_same(seed: int, is_far: bool) -> bool:
+        def is_same(seed: int, is_far: bool, scale: float = 1.0) -> bool:
             before.give_back()
             try:
-                return self._is_same(form, form.other(seed, is_far), recorder, is_far)
+                return self._is_same(form, form.other(seed, is_far, scale), recorder, is_far)
             finally:
                 after.give_back()
 
-        proofs = [is_same(seed, is_far=True) for seed in range(2)]
+        proofs = [is_same(seed, True, scale) for seed, scale in enumerate((1.0, 32.0, float("nan")))]
         return any(proofs) or is_same(0, is_far=False)
 
     def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
@@ -560,6 +569,7 @@ class CapturedStep:
         """
         places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items() if not x._requires_grad)]
         arrays = [(path, x) for path, x in places if _may_hold_other(x)]
+        others = [x for _, x in places if x.__class__ is np.ndarray and x.dtype.kind not in ORDINARY]
         after = Memory(reach)
 
         def fault(on: Sequence[tuple[str, Any]]) -> str | None:
@@ -590,7 +600,8 @@ class CapturedStep:
                 f"its values; needed: at most {_MOST_BYTES} bytes\n  fix: compute the constant before the step; or by "
                 "operations of autograd, as np.sum(ag.tensor(x))"
             )
-        return [(x, x.tobytes()) for _, x in found]
+        small = [x for x in others if 0 < x.nbytes <= _MOST_BYTES]  # of text, dates and records: it takes no operation
+        return [(x, x.tobytes()) for x in [*(x for _, x in found), *small]]
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """The objects in which the step may read state. The first run may have found some that no code names."""
@@ -705,7 +716,8 @@ class _LaunchPlan:
 
 
 def _may_hold_other(x: Any) -> bool:
-    return x.__class__ is np.ndarray and bool(x.size) and x.flags.writeable and not is_large(x)
+    is_ordinary = x.__class__ is np.ndarray and x.dtype.kind in ORDINARY
+    return is_ordinary and bool(x.size) and x.flags.writeable and not is_large(x)
 
 
 class _WithWords:
@@ -776,7 +788,8 @@ def _result_of(recorder: Recorder, x: Any) -> Any:
         if slot is None:
             raise CaptureError(
                 f"capture: the step returns an array of shape {x.shape} that is neither an argument nor the result "
-                "of an operation of the step\n  fix: return the Tensor"
+                "of an operation of the step\n  fix: return a Tensor, or compute the array by autograd.numpy: "
+                "np.subtract(p, np.multiply(lr, g)), or ag.tensor(p) - lr * g, in the place of p - lr * g"
             )
         return slot
     return x
@@ -829,7 +842,8 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
         assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
-        step counts, or keeps something that it reads; or a nonblocking communication, or a primitive with a jvp alone
+        step counts, or keeps something that it reads; it draws random numbers of NumPy or Python, or can reach an
+        iterator; or a nonblocking communication, or a primitive with a jvp alone
         ran. At the second recording: it is not the same calls, because a constant was made anew in the
         step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16
         recorded calls without a replay. At a replay that is compared: it has left other bits than the step itself, so
@@ -855,8 +869,9 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
     another result, the step itself runs. So are checks of values, such as the range of labels: a replay raises the
     error of the step.
 
-    Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
-    an array; what installed packages and files hold; and output, such as printing. The comparison of replays with the
+    Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``assert x.max() < 3``
+    of an array, unless other values show it; what installed packages, files, environment variables and clocks hold;
+    and output, such as printing. The comparison of replays with the
     step itself finds what changes a result.
 
     Each thread has records of its own. `capture` may decorate a method: each object has records of its own, and those

@@ -32,7 +32,10 @@ from ..random.keys import Key
 from .reach import Reach, is_of_library
 from .recorder import Recorder, Silent
 
-__all__ = ["Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
+__all__ = ["ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
+
+ORDINARY = "fcbiu"
+"""The kinds of dtypes of which operations take arrays, and other values are made."""
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -112,16 +115,28 @@ class Form:
         """The same arguments with copies of their arrays, which tells an argument from an array of the program."""
         return self._with(lambda array: _copy_of(array) if isinstance(array, np.ndarray) else array)
 
-    def other(self, seed: int, is_far: bool) -> Form:
+    def other(self, seed: int, is_far: bool, scale: float = 1.0) -> Form:
         """Arguments of this form with other values.
 
         Floats are moved, and integers and booleans exchanged. With `is_far` floats are exchanged, too, and some change
         their sign; integers are drawn from those that are there, without the largest, and booleans at random: a mask
-        of ones, equal lengths, the largest label and the place of a maximum are others then. Not each step takes such
-        values.
+        of ones, equal lengths, the largest label and the place of a maximum are others then. Floats are scaled, for
+        decisions on their size; with NaN as the scale one of each array becomes NaN. Not each step takes such values.
         """
         random = np.random.default_rng(seed)
-        return self._with(lambda array: _other_values(array, random, is_far))
+
+        def changed(array: Any) -> Any:
+            found = _other_values(array, random, is_far)
+            if scale == 1.0 or getattr(array, "dtype", np.dtype(int)).kind not in "fc" or not array.size:
+                return found
+            at = np.arange(array.size).reshape(array.shape) == 0 if np.isnan(scale) else True
+            other = np.where(at, found * array.dtype.type(scale), found)
+            if not isinstance(found, np.ndarray):
+                return array.dtype.type(other)
+            found[...] = other
+            return found
+
+        return self._with(changed)
 
     def _with(self, change: Callable[[Any], Any]) -> Form:
         """The same arguments with other arrays, one in the place of each."""
@@ -169,7 +184,7 @@ def _kinds(structure: Structure) -> Iterator[Any]:
 
 def _copy_of(x: Any) -> Any:
     """A copy of an array, in memory of its own with the same strides."""
-    if not x.size:
+    if not x.size or x.dtype.hasobject:
         return x.copy()
     low, high = byte_bounds(x)
     whole = np.empty(high - low, np.uint8)
@@ -203,7 +218,7 @@ def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
     """An array of the form of another with other values; see `Form.other`."""
     if array.__class__ is Key:
         return array.at(array.step + 1 + int(random.integers(1000)))
-    if array.dtype.kind not in "fcbiu" or not array.size:
+    if array.dtype.kind not in ORDINARY or not array.size:
         return _copy_of(array) if isinstance(array, np.ndarray) else array
     x = _copy_of(np.asarray(array))
     flat = random.permutation(x.reshape(-1)) if is_far or x.dtype.kind in "biu" else x.reshape(-1)

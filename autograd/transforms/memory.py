@@ -6,12 +6,16 @@ runs, and what both have left must be equal.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import functools
 import operator
+import random
 import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import zip_longest
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -27,6 +31,7 @@ from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError
 from ..random.keys import get_state, set_state
+from .guards import others_may_read
 from .reach import Reach
 from .recorder import Silent, accumulate, adopt
 
@@ -71,6 +76,26 @@ class Memory:
         self._seen: dict[int, Any] = {}
         self._found = reach.ids
         self._large = {id(x) for x in reach.arrays.values() if is_large(x)}
+        self._draws: list[tuple[str, Callable[[], Any], Any]] = []
+        if not others_may_read():  # which may draw, too
+            self._generator("Python's random", random.getstate, random.setstate)
+            self._generator("numpy.random", np.random.get_state, np.random.set_state)
+
+    def _generator(self, name: str, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        """Keep the state of a generator of random numbers."""
+        numbers = get()
+        self._draws.append((name, get, numbers))
+        self._undo.append(lambda: None if _is_state(get(), numbers) else put(numbers))
+
+    def require_no_draw(self) -> None:
+        """Raise CaptureError if a generator of random numbers other than keys is not in the state that it had."""
+        for name, get, numbers in self._draws:
+            if not _is_state(get(), numbers):
+                raise CaptureError(
+                    f"capture: the step draws random numbers from {name}; a replay would not draw\n  fix: keys of "
+                    "autograd.random, whose draws replays repeat; or draw before the step, and give an array as an "
+                    "argument"
+                )
 
     def _walk(self, objects: Iterable[Any]) -> None:
         waiting = deque(objects)
@@ -107,8 +132,17 @@ class Memory:
         elif isinstance(x, tuple | frozenset):
             return x
         elif isinstance(x, np.random.Generator):
-            generator, numbers = x.bit_generator, x.bit_generator.state
-            self._undo.append(lambda: setattr(generator, "state", numbers))
+            bits = x.bit_generator
+            self._generator("a numpy.random.Generator", lambda: bits.state, functools.partial(setattr, bits, "state"))
+        elif isinstance(x, np.random.RandomState):
+            self._generator("a numpy.random.RandomState", x.get_state, x.set_state)
+        elif isinstance(x, random.Random) and not isinstance(x, random.SystemRandom):
+            self._generator("a random.Random", x.getstate, x.setstate)
+        elif isinstance(x, bytearray | array.array):
+            self._undo.append(functools.partial(operator.setitem, x, slice(None), x[:]))
+        elif isinstance(x, ContextVar):
+            value = x.get(None)
+            self._undo.append(lambda: None if x.get(None) is value else x.set(value))
         elif isinstance(x, FunctionType):
             self._cells(x.__closure__ or ())
         elif not isinstance(x, type | ModuleType) and (id(x) in self._found or type(x).__module__.startswith(_OWN)):
@@ -144,6 +178,17 @@ class Memory:
         for cell in cells:
             with contextlib.suppress(ValueError):  # an empty one
                 self._undo.append(_filled(cell, cell.cell_contents))
+
+
+def _is_state(a: Any, b: Any) -> bool:
+    """Whether two states of a generator of random numbers are one."""
+    if isinstance(a, dict):
+        return all(_is_state(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray):
+        return a.tobytes() == b.tobytes()
+    if isinstance(a, tuple) and any(isinstance(x, np.ndarray) for x in a):
+        return all(map(_is_state, a, b))
+    return bool(a == b)
 
 
 def _refilled(x: Any, fill: Callable[[Any], Any], items: Any) -> Callable[[], None]:

@@ -7,22 +7,36 @@ one that was recorded only if every place holds what it held before the recorded
 
 An attribute counts if code that was found names it: a list of losses that only the program around the step fills is no
 state of the step. Where code reads attributes by names that it computes (``getattr(x, name)``, ``vars(x)``), all count.
-Of a `Module` all attributes count, but for those that are private to a class of ringtape. The walk ends at other
-objects of ringtape, of Python and of installed packages, but for functions of the program that they hold, as those that
-``value_and_grad(f)`` returns.
+Of a `Module` all attributes count, but for those that are private to a class of ringtape. Objects of Python's standard
+library, such as namespaces, count by what code names of them. The walk ends at other objects of ringtape and of
+installed packages, but for functions of the program that they hold, as those that ``value_and_grad(f)`` returns.
+
+A walk that meets an iterator or a queue is refused: each run of a step would take something from it.
 """
 
 from __future__ import annotations
 
+import array
 import dis
 import functools
+import io
 import operator
 import sys
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import chain, repeat
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 
@@ -39,6 +53,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ran
 _READS_ALL = frozenset(("vars", "dir", "eval", "exec", "globals", "asdict", "astuple", "fields"))  # functions
 _READS_ONE = frozenset(("getattr", "hasattr", "setattr", "attrgetter"))
 _MAKE = frozenset(("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"))
+_WRAPPERS = (UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary)  # of what `data` or `maps` holds
+_QUEUES = ("queue", "_queue", "multiprocessing.queues")
 _MOST = 20_000  # values in all places: to compare them takes some 0.4 ms a call
 
 
@@ -112,10 +128,6 @@ class Change:
     def __str__(self) -> str:
         return f"{self.path} was {short(self.before)} and is {short(self.after)}"
 
-    def is_as(self, other: Change) -> bool:
-        """Whether another run has made the same change."""
-        return self.path == other.path and same(self.before, other.before) and same(self.after, other.after)
-
     @property
     def again(self) -> Callable[[], Any] | None:
         """A function that makes the change; None if a replay cannot."""
@@ -171,12 +183,13 @@ class Reach:
     Raises
     ------
     CaptureError
-        There are more than 20,000 values to compare at each call.
+        There are more than 20,000 values to compare at each call; or there is an iterator or a queue.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]):
         roots = list(roots)
         self._names: set[str] = {"forward"}
+        self._asked: set[str] = set()  # names that code asks for, which may not be there
         self._all = False
         self._makes: set[type] = set()  # classes that code can call
         self._quick: tuple[Any, ...] | None = None
@@ -291,7 +304,7 @@ class Reach:
                 self._attributes(path, x, "layout")
             else:
                 self.arrays[_unused(path, self.arrays)] = x.array
-        elif isinstance(x, np.ndarray):
+        elif isinstance(x, np.ndarray) and x.dtype != object:
             self.arrays[_unused(path, self.arrays)] = x
         elif runtime_of(kind) is not None:
             return  # an array of a device
@@ -299,6 +312,12 @@ class Reach:
             yield from self._function(path, x)
         elif kind is MethodType:
             yield from ((f"{path}.__self__", x.__self__), (path, x.__func__))
+        elif kind is BuiltinMethodType or kind is MethodWrapperType:
+            yield f"{path}.__self__", x.__self__
+        elif isinstance(x, ref):
+            yield from self._read(f"{path}()", x)
+        elif isinstance(x, ContextVar):
+            yield from self._read(f"{path}.get()", functools.partial(x.get, ABSENT))
         elif isinstance(x, functools.partial):
             yield from ((path, x.func), (path, x.args), (path, x.keywords))
         elif isinstance(x, staticmethod | classmethod):
@@ -316,10 +335,13 @@ class Reach:
             yield from self._contents(path, x)
             if isinstance(x, Module):
                 yield from self._module(path, x)
-            elif is_of_library(kind.__module__):
+                return
+            is_own = not is_of_library(kind.__module__)
+            if not is_own:
+                _require_no_iterator(path, x)
                 yield from _functions_in(path, getattr(x, "__dict__", {}).values())
-            else:
-                yield from self._object(path, x)
+            if is_own or kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+                yield from self._object(path, x, is_own or kind.__module__ in ("types", "argparse"))
 
     def _add(self, path: str, keys: Callable[[], Iterable[str]], *reads: Any, holder: Any = None) -> None:
         self.places.append(Place(path, keys, reads, holder))
@@ -327,12 +349,22 @@ class Reach:
     def _attributes(self, path: str, x: Any, name: str, holder: Any = None) -> None:
         self.places.append(Place.fixed(path, [f".{name}"], _getter(name), [(x,)], holder))
 
+    def _read(self, path: str, read: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+        """The one value that a call returns."""
+        self._add(path, lambda: [""], lambda: (read(),))
+        yield path, read()
+
     def _contents(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
         """The values that a container holds."""
-        if isinstance(x, dict):
+        if isinstance(x, dict | MappingProxyType):
             self._add(path, lambda: [*(f", the key {k!r}" for k in x), *(f"[{k!r}]" for k in x)], x.keys, x.values,
-                      holder=x)  # fmt: skip
+                      holder=x if isinstance(x, dict) else None)  # fmt: skip
             yield from ((f"{path}[{key!r}]", value) for key, value in x.items())
+        elif isinstance(x, np.ndarray):  # of objects
+            self._add(path, lambda: [f".flat[{i}]" for i in range(x.size)], lambda: x.ravel().tolist())
+            yield from ((f"{path}.flat[{i}]", value) for i, value in enumerate(x.ravel().tolist()))
+        elif isinstance(x, bytearray | array.array):
+            self._add(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
         elif isinstance(x, list | deque):
             self._add(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
             yield from ((f"{path}[{i}]", value) for i, value in enumerate(x))
@@ -345,6 +377,7 @@ class Reach:
 
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
+        yield f"{path}.registry", getattr(f, "registry", None)  # of `functools.singledispatch`
         if is_of_library(f.__module__ or ""):
             yield from _functions_in(path, [cell.cell_contents for cell in cells])
             return
@@ -356,7 +389,8 @@ class Reach:
             by_name = functions & _READS_ONE or "attrgetter" in found
             self._all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
             self._all |= bool(by_name) and not strings
-            self._names |= found | (strings if by_name else set())
+            self._asked |= strings if by_name else set()
+            self._names |= found | self._asked
             names += functions
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._attributes(path, f, name)
@@ -389,6 +423,7 @@ class Reach:
         named = [name for each in mine for name, value in vars(each).items() if self._counts(kind, name, value)]
         yield from self._named(path, vars(kind), named, shadows=True)
         yield from ((each.__qualname__, each if kind in self._makes else _ClassOf(each)) for each in mine[1:])
+        yield type(kind).__qualname__, _ClassOf(type(kind))  # a metaclass of the program has attributes, too
 
     def _counts(self, kind: type, name: str, value: Any) -> bool:
         """Whether an attribute of a class counts: code names it, or Python calls it by itself."""
@@ -403,21 +438,30 @@ class Reach:
         if is_of_library(type(module).__module__):
             yield from self._named(path, d, [name for name in d if not name.startswith("_")])
         else:
-            self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
-                      holder=d)  # fmt: skip
-            yield from ((f"{path}.{name}", value) for name, value in d.items())
+            yield from self._all_of(path, d)
         self._attributes(path, module, "training", holder=module)
         yield type(module).__qualname__, _ClassOf(type(module))
 
-    def _object(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
+    def _all_of(self, path: str, d: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """All attributes of an object."""
+        self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
+                  holder=d)  # fmt: skip
+        yield from ((f"{path}.{name}", value) for name, value in d.items())
+
+    def _object(self, path: str, x: Any, may_count_all: bool) -> Iterator[tuple[str, Any]]:
         kind = type(x)
         self._attributes(path, x, "__class__")
         of_class = {name for each in kind.__mro__ for name in vars(each)}
         d = getattr(x, "__dict__", None)
+        counts_all = self._all and may_count_all
         if d is not None:
-            names = sorted(d if self._all else {name for name in self._names if name in d or name in of_class})
-            yield from self._named(path, d, names, shadows=True)
-        slots = [name for each in kind.__mro__ for name in _slots(each) if self._all or name in self._names]
+            known = self._names | {"data", "maps"} if isinstance(x, _WRAPPERS) else self._names
+            if counts_all:
+                yield from self._all_of(path, d)
+            else:
+                names = {name for name in known if name in d or name in of_class}
+                yield from self._named(path, d, sorted(names | self._asked), shadows=True)
+        slots = [name for each in kind.__mro__ for name in _slots(each) if counts_all or name in self._names]
         if slots:
             keys = [f".{name}" for name in slots]
             self.places.append(Place.fixed(path, keys, getattr, ((x, name, ABSENT) for name in slots)))
@@ -452,6 +496,18 @@ def _unused(path: str, known: Mapping[str, Any]) -> str:
         i += 1
         found = f"{path} ({i})"
     return found
+
+
+def _require_no_iterator(path: str, x: Any) -> None:
+    """Raise CaptureError for an object that gives something else at each call, and cannot be given back its state."""
+    kind = type(x)
+    is_queue = kind.__module__ in _QUEUES and hasattr(x, "get")
+    if is_queue or hasattr(kind, "__next__") and not isinstance(x, io.IOBase):
+        raise CaptureError(
+            f"capture: the step can reach {path}, {'a queue' if is_queue else 'an iterator'} of class {kind.__name__}; "
+            "a replay would take nothing from it\n  fix: take the next value outside of the step, and give it as an "
+            "argument"
+        )
 
 
 def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:

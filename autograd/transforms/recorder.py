@@ -20,7 +20,7 @@ from numpy.lib.array_utils import byte_bounds
 from ..arrays.capture import Capture, Whole, set_capture
 from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
-from ..engine.leaves import Leaf
+from ..engine.leaves import Leaf, remove_gradients
 from ..engine.multi_output import OUTPUT, Cotangents
 from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of, parents_of
 from ..engine.state import state
@@ -30,7 +30,7 @@ from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.layout import V
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
-from ..optim.base import Optimizer, remove_gradients
+from ..optim.base import Optimizer
 from ..optim.groups import Numbers, assign
 
 __all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
@@ -757,7 +757,7 @@ def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> s
 
 def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bool]) -> str:
     for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
-        where = f"{b.name} at {b.line}"
+        where = f"{'a call' if b.name.startswith('_') else b.name} at {b.line}"
         if a.name != b.name or not _same(a.function, b.function):
             return f"{a.name} at {a.line} was followed by other operations: row {i} is now {where}"
         if a.slot != b.slot or a.parts != b.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import array
+import ctypes
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -32,7 +32,7 @@ class Training:
     def __init__(self, zero: int = 0, tp: int = 1, **options: Any):
         n = cc.world().size // tp
         self.mesh = cc.Mesh(dp=n, tp=tp)
-        self.hidden = array.array("d", [1.0, 1.0])
+        self.hidden = (ctypes.c_double * 2)(1.0, 1.0)
         with self.mesh:
             model: Any = network(ag.nn.ReLU(), ag.nn.Dropout(0.2, along="dp"))
             if tp > 1:

@@ -6,20 +6,27 @@ itself), or in the contract as not seen.
 
 from __future__ import annotations
 
+import argparse
 import array
 import copy
+import ctypes
+import datetime
 import functools
 import operator
 import pickle
+import queue
+import random as other_random
 import sys
 import threading
 import tracemalloc
-from collections import deque, namedtuple
+import weakref
+from collections import ChainMap, UserDict, deque, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, cycle
-from types import ModuleType
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
@@ -94,6 +101,15 @@ class Part:
     value: float
 
 
+class Part0:
+    def __init__(self) -> None:
+        self.value = 1.0
+
+
+def meta() -> type:
+    return type("Meta", (type,), {"scale": 1.0, "__module__": __name__})
+
+
 class Slotted:
     __slots__ = ("value",)
 
@@ -124,6 +140,13 @@ changed("a slot", Slotted, lambda o: setattr(o, "value", 4.0), lambda o, x: x * 
 changed("what a property reads", Plain, lambda o: put(o.depth["a"]["b"], 0, 4.0), lambda o, x: x * o.doubled)
 changed("an attribute by a computed name", Plain, lambda o: setattr(o.part, "value", 4.0),
         lambda o, x: x * getattr(o.part, "val" + "ue"))  # fmt: skip
+changed("an attribute that code asks for", Plain, lambda o: setattr(o, "more", 4.0),
+        lambda o, x: x * (o.more if hasattr(o, "more") else 1.0))  # fmt: skip
+changed("an attribute among all", Part0, lambda o: setattr(o, "more", 4.0), lambda o, x: x * sum(vars(o).values()))
+changed("an attribute of a metaclass", lambda: meta()("Own", (), {}), lambda o: setattr(type(o), "scale", 4.0),
+        lambda o, x: x * o.scale)  # fmt: skip
+changed("a function of a dispatcher", lambda: functools.singledispatch(lambda x: 1.0),
+        lambda o: o.register(ag.Tensor, lambda x: 2.0), lambda o, x: x * o(x))  # fmt: skip
 changed("a list that the step does not read", Plain, lambda o: o.unread.append(1), lambda o, x: x * o.part.value)
 changed("another class", Plain, lambda o: setattr(o, "__class__", type("Other", (Plain,), {"scale": 7.0})),
         lambda o, x: x * o.scale)  # fmt: skip
@@ -680,16 +703,153 @@ def test_a_program_is_right_or_refused_or_in_the_contract(name: str) -> None:
     assert (found == expected) == (outcome == "right")
 
 
+# -- objects of the standard library, and arrays that no operation takes -----------------------------------------------
+class Holder:
+    """Something that a weak reference can name."""
+
+    value = 1.0
+
+
+def _with_view(d: dict[str, float]) -> Any:
+    return d, MappingProxyType(d)
+
+
+def _local() -> threading.local:
+    found = threading.local()
+    found.k = 1.0
+    return found
+
+
+def of_library(name: str, make: Callable[[], Any], change: Callable[[Any], Any], get: Callable[[Any], Any]) -> None:
+    changed(name, make, change, lambda o, x: x * float(get(o)))
+
+
+_KEPT = Holder()
+
+
+def _reference() -> Any:
+    _KEPT.value = 1.0
+    return weakref.ref(_KEPT)
+
+
+of_library("a namespace", lambda: SimpleNamespace(a=SimpleNamespace(b=1.0)), lambda o: setattr(o.a, "b", 4.0),
+           lambda o: o.a.b)  # fmt: skip
+of_library("all of a namespace", lambda: SimpleNamespace(a=1.0), lambda o: setattr(o, "b", 4.0),
+           lambda o: sum(vars(o).values()))  # fmt: skip
+of_library("parsed arguments", lambda: argparse.Namespace(k=1.0), lambda o: setattr(o, "k", 4.0), lambda o: o.k)
+of_library("a UserDict", lambda: UserDict(k=1.0), lambda o: put(o, "k", 4.0), lambda o: o["k"])
+of_library("a ChainMap", lambda: ChainMap({}, {"k": 1.0}), lambda o: put(o, "k", 4.0), lambda o: o["k"])
+of_library("a mapping that is a view", lambda: _with_view({"k": 1.0}), lambda o: put(o[0], "k", 4.0),
+           lambda o: o[1]["k"])  # fmt: skip
+of_library("a weak reference", _reference, lambda o: setattr(_KEPT, "value", 4.0),
+           lambda o: o().value)  # fmt: skip
+of_library("a dictionary with weak keys", lambda: weakref.WeakKeyDictionary({_KEPT: 1.0}),
+           lambda o: put(o, _KEPT, 4.0), lambda o: o[_KEPT])  # fmt: skip
+of_library("a bound method of a dictionary", lambda: {"k": 1.0}.get, lambda o: put(o.__self__, "k", 4.0),
+           lambda o: o("k"))  # fmt: skip
+of_library("a context variable", lambda: ContextVar("k", default=1.0), lambda o: o.set(4.0), lambda o: o.get())
+of_library("bytes", lambda: bytearray(b"12"), lambda o: put(o, 1, 7), lambda o: o[1])
+of_library("an array of Python", lambda: array.array("d", [1.0, 2.0]), lambda o: put(o, 1, 7.0), lambda o: o[1])
+of_library("an array of objects", lambda: numpy.array([1.0, "a"], dtype=object), lambda o: put(o, 0, 7.0),
+           lambda o: o[0])  # fmt: skip
+of_library("an array of records", lambda: numpy.ones(2, [("a", float)]), lambda o: put(o["a"], 0, 7.0),
+           lambda o: o["a"][0])  # fmt: skip
+of_library("an array of text", lambda: numpy.array(["1", "2"]), lambda o: put(o, 0, "7"), lambda o: o[0])
+of_library("a date", lambda: [datetime.date(2020, 1, 1)], lambda o: put(o, 0, datetime.date(2020, 1, 7)),
+           lambda o: o[0].day)  # fmt: skip
+of_library("what belongs to a thread", _local, lambda o: setattr(o, "k", 4.0), lambda o: o.k)
+
+
+# -- what each run takes something from --------------------------------------------------------------------------------
+def taken(name: str, make: Callable[[], Any], take: Callable[[Any], Any], words: str) -> None:
+    TAKEN[name] = make, take, words
+
+
+TAKEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {}
+taken("a generator", lambda: (float(k) for k in range(99)), next, "an iterator of class generator")
+taken("an iterator", lambda: cycle([1.0, 2.0, 3.0]), next, "an iterator of class cycle")
+taken("its method", lambda: cycle([1.0, 2.0, 3.0]).__next__, lambda o: o(), "an iterator of class cycle")
+taken("a queue", lambda: _filled_queue(), lambda o: o.get_nowait(), "a queue of class Queue")
+taken("Python's random", lambda: None, lambda o: other_random.random(), "draws random numbers from Python's random")
+taken("NumPy's random", lambda: None, lambda o: numpy.random.rand(), "draws random numbers from numpy.random")
+taken("a decision by a draw", lambda: None, lambda o: 1.0 if numpy.random.rand() < 2 else 2.0, "from numpy.random")
+taken("a generator of NumPy", lambda: numpy.random.default_rng(0), lambda o: o.random(), "a numpy.random.Generator")
+taken("an old generator", lambda: numpy.random.RandomState(0), lambda o: o.rand(), "a numpy.random.RandomState")
+taken("a generator of Python", lambda: other_random.Random(0), lambda o: o.random(), "a random.Random")
+
+
+def _filled_queue() -> queue.Queue[float]:
+    found: queue.Queue[float] = queue.Queue()
+    for k in range(99):
+        found.put(float(k))
+    return found
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_step_that_takes_something_is_refused_and_takes_it_once(name: str) -> None:
+    make, take, words = TAKEN[name]
+
+    def run(wrap: Wrap) -> Any:
+        other_random.seed(0)
+        numpy.random.seed(0)
+        o, found, refused = make(), [], 0
+        do = wrap(lambda x: x * take(o))
+        for i in range(CALLS):
+            x = ag.tensor(data(i)[0])
+            try:
+                found.append(bits(do(x)))
+            except CaptureError as error:
+                refused += 1
+                assert words in str(error) and "fix:" in str(error)
+                found.append(None)
+        found.append(repr(take(o)))
+        return found, refused
+
+    (expected, _), (found, refused) = run(lambda step: step), run(ag.capture)
+    assert refused == CALLS - 2
+    assert [x for x in found if x is not None] == [*expected[:2], expected[-1]]
+
+
+def test_what_was_found_once_is_refused_where_other_data_would_not_show_it() -> None:
+    """A decision on an argument, which values near to one bound show, and others do not."""
+    do = ag.capture(lambda x: ag.tensor(x) * (2.0 if x.max() > 3 else 1.0), warmup=0)
+    do(numpy.array([2.0, 2.9]))
+    with pytest.raises(CaptureError, match="with other values of its arguments"):
+        do(numpy.array([2.0, 2.9]))
+    for scale in (1e-9, 1e9):
+        with pytest.raises(CaptureError, match="with other values of its arguments.*\n.*\n.*\n  The step itself has"):
+            do(numpy.array([2.0, 2.9]) * scale)
+
+
+def test_a_decision_on_nan_is_found() -> None:
+    do = ag.capture(lambda x: ag.tensor(x) * (0.0 if numpy.isnan(x).any() else 1.0), warmup=0)
+    do(numpy.ones(3))
+    with pytest.raises(CaptureError, match="with other values of its arguments"):
+        do(numpy.ones(3))
+
+
+def test_results_share_memory_with_arguments_as_in_the_step() -> None:
+    do = ag.capture(lambda x, y: (x, ag.tensor(y), ag.tensor(y)[1:], ag.tensor(x) * 2))
+    for k in range(8):
+        x, y = numpy.full(3, float(k)), numpy.full(3, float(k))
+        same, tensor, part, other = do(x, y)
+        assert same is x and (tensor.array is y or k in (2, 3))  # the two calls that are recorded get copies
+        x += 1
+        y += 1
+        assert part.tolist() == ([k] if k in (2, 3) else [k + 1]) * 2
+        assert other.tolist() == [2 * k] * 3
+
+
 # -- told in flight --------------------------------------------------------------------------------------------------
 @program("told")
 def _a_branch_on_an_array(wrap: Wrap) -> Any:
-    do = wrap(lambda x: ag.tensor(x) * (2.0 if x.max() > 100 else 3.0))
-    return [bits(do(data(i)[0] + (1000 if i > 5 else 0))) for i in range(2 * CALLS)]
+    do = wrap(lambda x: ag.tensor(x) * (2.0 if x.max() > 1e4 else 3.0))
+    return [bits(do(data(i)[0] + (1e5 if i > 5 else 0))) for i in range(2 * CALLS)]
 
 
 @program("told")
 def _a_number_that_another_library_holds(wrap: Wrap) -> Any:
-    numbers, found = array.array("d", [1.0]), []
+    numbers, found = (ctypes.c_double * 1)(1.0), []
     do = wrap(lambda x: x * numbers[0])
     for i in range(2 * CALLS):
         numbers[0] = 1.0 if i < 10 else 2.0
@@ -739,7 +899,7 @@ def test_a_comparison_that_was_slow_once_does_not_delay_the_others(monkeypatch: 
 def test_a_comparison_finds_what_only_the_step_changes() -> None:
     """Numbers that nothing guards, since the step changes them at a late call only, and an array that it replaces."""
     for late in (lambda part: setattr(part, "value", 9.0), lambda part: setattr(part, "array", numpy.ones(2))):
-        part, calls = Part(1.0), array.array("d", [0.0])
+        part, calls = Part(1.0), (ctypes.c_double * 1)()
         part.array = numpy.zeros(2)  # type: ignore[attr-defined]
 
         def step(x: Any, part: Any = part, calls: Any = calls, late: Any = late) -> Any:
