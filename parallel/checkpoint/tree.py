@@ -357,7 +357,7 @@ def _of_tensor(x: Any, path: str) -> Any:
 def _merge(codes: Sequence[Any]) -> Any:
     """One code for those of all classes of ranks. `_ABSENT` stands for what a class does not have."""
     present = [code for code in codes if code is not _ABSENT]
-    if all(code == present[0] for code in present):
+    if present.count(present[0]) == len(present):
         return present[0]
     kinds = {next(iter(code)) if isinstance(code, dict) else None for code in present}
     kind = kinds.pop() if len(kinds) == 1 else None
@@ -365,9 +365,9 @@ def _merge(codes: Sequence[Any]) -> Any:
         return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
     if kind == "names":
         return {"names": _merge_names([code["names"] for code in present])}
-    if kind == "by" or (kind == "dict" and _are_mergeable(present)):
+    if kind == "by" or _are_mergeable(kind, present):
         return {kind: _merge_items([{} if code is _ABSENT else code[kind] for code in codes])}
-    renamed = [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]
+    renamed = [_renamed(code, k) for k, code in enumerate(codes)]
     return {"ranks": [code and code["ranks"][0] for code in renamed]} if kind == "ranks" else {"differs": renamed}
 
 
@@ -379,12 +379,12 @@ def _merge_names(present: Sequence[Any]) -> list[list[str]]:
     return [list(group) for group in groups]
 
 
-def _are_mergeable(present: Sequence[Any]) -> bool:
+def _are_mergeable(kind: str | None, present: Sequence[Any]) -> bool:
     """Whether mappings have the same keys, or arrays alone: the stages of a pipeline have other parameters."""
-    keys = set(present[0]["dict"])
-    return all(set(code["dict"]) == keys for code in present) or all(
+    keys = set(present[0]["dict"]) if kind == "dict" else None
+    return keys is not None and (all(set(code["dict"]) == keys for code in present) or all(
         isinstance(each, dict) and "value" in each for code in present for each in code["dict"].values()
-    )
+    ))  # fmt: skip
 
 
 def _merge_items(codes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -407,8 +407,8 @@ def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def _renamed(code: Any, k: int) -> Any:
-    """A code of a class whose arrays have the number of the class at the end of their paths."""
-    return _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
+    """A code of a class whose arrays have the number of the class at the end of their paths; None for an absent one."""
+    return None if code is _ABSENT else _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
 
 
 def values_of(tree: Mapping[str, Any]) -> list[str]:
