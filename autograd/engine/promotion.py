@@ -151,7 +151,9 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
         array = array if array.shape else array[()]
         if (recording := state.recording) is not None and ((copying and recording.copies) or is_view(array)):
             array = unshared(array)
-    return Given(array, None if grid is None else layout_of(x, grid))
+    made = Given(array, None if grid is None else layout_of(x, grid))
+    made.given = values
+    return made
 
 
 def _operand(values: Any, dtype: Any, copies: bool) -> Any:

@@ -627,10 +627,12 @@ class Given(Tensor):
     """An operand that was given as a plain array, list or number, with the labels that this implies.
 
     One operation uses it. Its class tells a plain array from a Tensor in error messages, and a plain number from a
-    constant Tensor where the ranks compare numbers.
+    constant Tensor where the ranks compare numbers. Of a copied array it has the original as `given`, by which messages
+    name it.
     """
 
-    __slots__ = ()
+    __slots__ = ("given",)
+    given: Any
 
 
 _new = object.__new__

@@ -48,7 +48,7 @@ def name_of(x: Any, default: str = "x", i: int = 0, operation: str = "") -> str:
     own: str = getattr(x, "name", "")
     if isinstance(x, int | float | complex | np.generic):  # many variables may hold an equal number
         return _not_a_variable(default, i, operation)
-    array = getattr(x, "array", None) if type(x).__name__ == "Given" else None
+    array = getattr(x, "given", getattr(x, "array", None)) if type(x).__name__ == "Given" else None
     if array is None or np.shape(array) != ():  # equal numbers may be one object
         for text, value in _variables():
             if value is x or (array is not None and value is array):
