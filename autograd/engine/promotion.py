@@ -145,7 +145,7 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
     values = x if x.__class__ is np.ndarray else plain(x)
     if state.recorder is not None:
-        array = state.recorder.call(_operand, (values, dtype, bool(copying) or is_view(values)))
+        array = state.recorder.call(_operand, (values, dtype, bool(copying)))
     else:
         array = as_array(values) if dtype is None else as_array(values, dtype)
         array = array if array.shape else array[()]
