@@ -165,8 +165,8 @@ FAULTS: dict[str, tuple[str, str, Any]] = {
     "costs of parts": (
         "parallel.pipeline.stages._elements", "uneven widths in stages", lambda p, axis: float(p.array.size)),
     "a cotangent by chance": (
-        "parallel.pipeline.transfers._may_need", "a first stage that one microbatch does not use, 1f1b",
-        lambda x: False),
+        "parallel.pipeline.transfers.is_inexact", "a first stage that one microbatch does not use, 1f1b",
+        lambda dtype: False),
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import pickle
 
 import numpy as np
 import pytest
@@ -92,11 +92,11 @@ def arrive(group: Communicator) -> None:
             assert arrivals.is_finished(step)
             step = arrivals.newest(step)
         step += 1
-    for each in group.exchange(repr(mine).encode()):
-        for at, members in ast.literal_eval(each.decode()):
+    for each in group.exchange(pickle.dumps(mine)):  # `ast.literal_eval` of Python 3.11 fails at times in threads
+        for at, members in pickle.loads(each):
             assert all(members == other for here, other in mine if here == at)
-    recorded = [pair for each in group.exchange(repr(list(arrivals.recorded())).encode())
-                for pair in ast.literal_eval(each.decode())]  # fmt: skip
+    recorded = [pair for each in group.exchange(pickle.dumps(list(arrivals.recorded())))
+                for pair in pickle.loads(each)]  # fmt: skip
     assert sorted(at for at, _ in recorded) == list(range(steps)) and set(mine) <= set(recorded)
     arrivals.free()
 
