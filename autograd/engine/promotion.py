@@ -149,8 +149,9 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     else:
         array = as_array(values) if dtype is None else as_array(values, dtype)
         array = array if array.shape else array[()]
-        if (recording := state.recording) is not None and ((copying and recording.copies) or is_view(array)):
-            array = unshared(array)
+        if (recording := state.recording) is not None:
+            if (copying and recording.copies) or (getattr(array, "base", None) is not None and is_view(array)):
+                array = unshared(array)
     made = Given(array, None if grid is None else layout_of(x, grid))
     made.given = values
     return made

@@ -240,7 +240,10 @@ class Recording(Locks):
             if not x._requires_grad:
                 if x.node == UNRECORDED and not self.takes_unrecorded:
                     _refuse_unrecorded(self, x)
-                self.lock_given(x.array)
+                if getattr(x.array, "base", None) is None:
+                    self.lock(x.array)
+                else:
+                    self.lock_given(x.array)
                 return OUTSIDE
             self.hold(x)
             nodes = self.nodes
