@@ -320,7 +320,7 @@ class Grid:
         try:
             return self.index[name]
         except (KeyError, TypeError):
-            near = get_close_matches(str(name), self.names, 1, 0.3) or self.names
+            near = get_close_matches(str(name), self.names, 1, 0.3) or (self.names if len(self.names) == 1 else ())
             raise MeshError(
                 f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}; needed: one of them"
                 + (f"\n  fix: {near[0]!r}" if near else "")

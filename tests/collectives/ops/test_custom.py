@@ -201,6 +201,18 @@ def test_call_and_apply() -> None:
     assert cc.run(program, 2) == [([1.0], [5.0], 1.0), ([0.0], [5.0], 3.0)]
 
 
+def test_only_an_axis_with_a_similar_name_is_offered() -> None:
+    def program() -> None:
+        with cc.Mesh(data=1, stages=2):
+            with pytest.raises(MeshError, match="needed: one of them\n  fix: 'stages'"):
+                cc.call("stage")
+            with pytest.raises(MeshError, match="'pp' was given") as caught:
+                cc.call("pp")
+            assert "fix" not in str(caught.value)
+
+    cc.run(program, 2)
+
+
 def test_call_says_what_it_knows() -> None:
     with pytest.raises(MeshError, match="no mesh is current"):
         cc.call("a")
