@@ -260,6 +260,19 @@ def test_a_part_of_an_array_of_the_program_is_copied_or_its_whole_is_read_only(n
     part[...] = whole[...] = 9.0  # released
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128", "int64"])
+def test_a_buffer_of_any_dtype_can_be_filled_again(dtype: str) -> None:
+    whole = numpy.zeros((2, 3), dtype)
+    w = ag.Parameter(numpy.ones(3, "complex128" if dtype == "complex128" else "float32"))
+    with ag.Tape() as tape:
+        loss: Any = 0.0
+        for step in (1, 2, 3):
+            whole[0] = step
+            loss = loss + np.real(w * whole[0] * w).sum()
+    tape.backward(loss)
+    assert numpy.array_equal(w.grad.numpy(), numpy.full(3, 12.0))
+
+
 def test_the_whole_of_a_part_that_is_a_tensor_is_read_only() -> None:
     for requires in (False, True):
         whole = numpy.ones((4, 3))
