@@ -522,7 +522,7 @@ def instead_of(module: str, name: str) -> str:
                  if any(fnmatchcase(name, each) for each in names.split())), "")  # fmt: skip
 
 
-@cache
+@cache  # one entry; without it each name that is missing takes 3 ms more
 def elsewhere() -> tuple[dict[str, list[str]], dict[str, dict[str, str]]]:
     """Return the libraries whose names are looked for in each module, and the answers by library and names."""
     import tomllib  # at the first name that is missing

@@ -61,9 +61,8 @@ def environment_of_bits() -> dict[str, Any]:
     }
 
 
-@cache
 def _version(distribution: str) -> str | None:
-    """The version of a library, by its name: each checkpoint would read the file of its metadata, for 150 us."""
+    """The version of a library, by its name."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

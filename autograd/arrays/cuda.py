@@ -41,7 +41,6 @@ def library(use: str) -> Any:
     return cupy
 
 
-@cache  # one entry; without it each question takes 30 us, and far more where CuPy is installed
 def why_not() -> str:
     """The reason why no GPU can be used, or an empty string.
 

@@ -19,7 +19,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from types import MappingProxyType
@@ -40,7 +40,6 @@ _NAME = "NAME"  # of a function in a text; its code has the hash in its place
 _lock = threading.RLock()
 
 
-@cache
 def is_available() -> bool:
     """Whether loops can be compiled here: llvmlite is installed, and ``RINGTAPE_COMPILED`` is not 0.
 
@@ -54,7 +53,7 @@ def is_available() -> bool:
     if find_spec("llvmlite") is None:
         return False
     try:
-        _linker()
+        _machine()
     except (ImportError, OSError, RuntimeError, AttributeError, TypeError):  # an old llvmlite, or another platform
         return False
     return True
@@ -65,11 +64,12 @@ class _Machine(NamedTuple):
 
     binding: Any
     machine: Any
+    linker: Any
     head: str  # of each module
     identity: bytes  # what the code depends on beside its text
 
 
-@cache
+@cache  # one entry: LLVM's objects, to which all compiled code is linked
 def _machine() -> _Machine:
     import llvmlite
     from llvmlite import binding
@@ -81,9 +81,11 @@ def _machine() -> _Machine:
     target = binding.Target.from_default_triple()
     name, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     machine = target.create_target_machine(cpu=name, features=features, opt=3, reloc="pic", codemodel="default")
+    linker = binding.create_lljit_compiler(use_jit_link=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))  # it outlives threads that run code when the process ends
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
-    return _Machine(binding, machine, head, f"{versions}\n{name}\n{features}\n{head}".encode())
+    return _Machine(binding, machine, linker, head, f"{versions}\n{name}\n{features}\n{head}".encode())
 
 
 _addresses: dict[Any, int] = {}
@@ -91,7 +93,6 @@ _compiled_addresses = set[int]()
 _numbers = count()  # of what is linked
 
 
-@lru_cache(maxsize=1024)  # `check` of a loop, and then its compilation; 0.4 ms
 def _text(loop: Loop) -> str:
     return emit.function_text(loop, _NAME)
 
@@ -170,7 +171,7 @@ def compile_texts(
 
 def _compiled(text: str) -> bytes:
     """The object code of a module."""
-    binding, machine, head, _ = _machine()
+    binding, machine, _, head, _ = _machine()
     module = binding.parse_assembly(head + emit.declarations(text) + text, binding.create_context())
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=3)
@@ -187,24 +188,18 @@ def _loaded(codes: Iterable[bytes], names: Iterable[str], symbols: Mapping[str, 
     JITLink puts the parts of an object beside each other. With MCJIT's memory manager, constants may be out of the
     reach of the code in a process with large arrays.
     """
-    linker = _machine().binding.JITLibraryBuilder().add_current_process()
+    made = _machine()
+    library = made.binding.JITLibraryBuilder().add_current_process()
     for code in codes:
-        linker.add_object_img(code)
+        library.add_object_img(code)
     for name in names:
-        linker.export_symbol(name)
+        library.export_symbol(name)
     for name, address in symbols.items():
-        linker.import_symbol(name, address)
-    tracker = linker.link(_linker(), f"{next(_numbers)}")
+        library.import_symbol(name, address)
+    tracker = library.link(made.linker, f"{next(_numbers)}")
     tracker.detach()  # it is never unloaded, because its addresses are everywhere
     find: Callable[[str], int] = tracker.__getitem__
     return find
-
-
-@cache
-def _linker() -> Any:
-    found = _machine().binding.create_lljit_compiler(use_jit_link=True)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))  # it outlives threads that run code when the process ends
-    return found
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

@@ -172,13 +172,14 @@ class _Definition(ctypes.Structure):
                 ("doc", ctypes.c_char_p))  # fmt: skip
 
 
-@cache
-def _addresses() -> tuple[int, int]:
-    """The addresses of the functions `walk` and `entry`."""
+@cache  # one entry: the walker is compiled once in a process
+def _walker() -> tuple[Any, Any]:
+    """The function `walk`, and the definition of built-in functions that walk a table: `entry`."""
     if not is_available():
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
     ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols_of(*walker.NEEDED))
-    return walks, entry
+    called = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(walks)
+    return called, _Definition(b"run", entry, _FASTCALL, b"Run a table of calls.")
 
 
 def symbols_of(*names: str) -> dict[str, int]:
@@ -192,11 +193,6 @@ def symbols_of(*names: str) -> dict[str, int]:
     return found
 
 
-@cache
-def _definition() -> Any:
-    return _Definition(b"run", _addresses()[1], _FASTCALL, b"Run a table of calls.")
-
-
 def _function(head: int, kept: Any) -> Callable[..., int]:
     """The built-in function whose `self` is an address; it owns what is kept.
 
@@ -204,19 +200,14 @@ def _function(head: int, kept: Any) -> Callable[..., int]:
     """
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    definition = _definition()
+    _, definition = _walker()
     made: Callable[..., int] = new(ctypes.addressof(definition), head, (definition, kept))
     return made
 
 
-@cache
-def _walk() -> Any:
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(_addresses()[0])
-
-
 def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
     """Make the calls of a table, all given by addresses; `Table.finish` makes a function that is called faster."""
-    return int(_walk()(table, rows, moves, moved, bases))
+    return int(_walker()[0](table, rows, moves, moved, bases))
 
 
 # -- NumPy's own loops -------------------------------------------------------------------------------------------------
@@ -255,7 +246,6 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
     return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
 
 
-@cache
 def loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tuple[_Info, Any]:
     """NumPy's loop for dtypes and the strides of the inner dimension."""
     given = tuple(np.dtype(dtype) for dtype in dtypes)

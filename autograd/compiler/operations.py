@@ -29,7 +29,7 @@ _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 
 
-@cache
+@cache  # one entry; without it each `maximum` of a captured step takes 1 ms more to compile
 def _second_of_equals() -> bool:
     """Whether ``maximum`` and ``minimum`` of two zeros are the second one, wherever they stand; it is so on x86."""
     for dtype in (np.float32, np.float64):

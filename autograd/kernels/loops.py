@@ -10,7 +10,6 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,14 +218,9 @@ def is_cached(function: Callable[..., Any]) -> bool:
         return False
     if is_as_safe(folder, os.path.dirname(__file__)):
         return True
-    _warn_of(folder)
-    return False
-
-
-@cache  # of folders: each is told once
-def _warn_of(folder: str) -> None:
     warnings.warn(
         f"other users can write into Numba's cache {folder!r}, so ringtape's loops are compiled again in each process, "
         "which takes a second for each\n  fix: export NUMBA_CACHE_DIR=~/.cache/numba, or chmod go-w the folder",
-        RuntimeWarning, stacklevel=2,
+        RuntimeWarning, stacklevel=1,
     )  # fmt: skip
+    return False

@@ -15,7 +15,7 @@ gives an operand another label is offered if inference accepts the operands with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
@@ -82,7 +82,7 @@ class Refusal:
         rows = zip(self.names, self.arrays, self.shapes, self.layouts, strict=True)
         return f"{self.named.name}({', '.join(f'{n}: {describe(a, s, x)}' for n, a, s, x in rows)})"
 
-    @cached_property
+    @property
     def questions(self) -> list[str]:
         """Whether operands that are Varying by default are the same on all ranks, and how to state that."""
         return [
@@ -92,12 +92,12 @@ class Refusal:
             for how in _as_equal(x, self.names[i], self.axis, self.grid.names, partial(self.with_label, i))
         ]
 
-    @cached_property
+    @property
     def sharded(self) -> list[tuple[int, Shard]]:
         """The operands that are sharded."""
         return [(i, x) for i, x in enumerate(self.labels) if isinstance(x, Shard)]
 
-    @cached_property
+    @property
     def marked(self) -> str | None:
         """For the reason "unmatched": see `_labelled_whole`."""
         return _labelled_whole(self)

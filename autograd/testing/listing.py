@@ -7,7 +7,6 @@ tests.proofs.registry`` in the repository writes it, and a test compares it.
 
 from __future__ import annotations
 
-import functools
 import json
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -26,14 +25,12 @@ __all__ = ["RECORD", "names", "record", "row", "rows", "source"]
 RECORD = "operations.json"
 
 
-@functools.cache  # one entry; without it each row of the list takes 0.5 ms more
 def record() -> dict[str, dict[str, Any]]:
     """Return what the test cases of each operation show: layouts, dimensions, and how many cases there are."""
     recorded: dict[str, dict[str, Any]] = json.loads(files(__package__).joinpath(RECORD).read_text())
     return recorded
 
 
-@functools.cache  # one entry; without it each row of the list takes 0.3 ms more
 def _load_all() -> None:
     """Import every module that declares operations: those of SciPy only where it is installed."""
     for package in ("autograd.ops", "autograd.scipy") if find_spec("scipy") else ("autograd.ops",):
@@ -67,7 +64,8 @@ def rows(wanted: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     if unknown:
         raise RingtapeError(f"registry: there is no operation {', '.join(unknown)}; python -m autograd registry lists "
                             "them all")  # fmt: skip
-    return map(row, wanted or names())
+    recorded = record()
+    return (row(name, recorded.get(name, {})) for name in wanted or names())
 
 
 def row(name: str, recorded: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -469,7 +469,7 @@ class Reach:
         yield kind.__qualname__, _ClassOf(kind)
 
 
-@functools.cache
+@functools.cache  # by the name
 def _getter(name: str) -> Callable[[Any], Any]:
     """One function for each name, so that places with it are compared together."""
     return operator.attrgetter(name)
@@ -477,12 +477,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
 
 def is_of_library(name: str) -> bool:
     """Whether a module is ringtape's, Python's, or installed among other people's."""
-    return _is_library(name.partition(".")[0])
-
-
-@functools.cache  # 1 us in the place of 4, some hundred times a walk
-def _is_library(top: str) -> bool:
-    """Whether a package is ringtape's, Python's, or installed among other people's."""
+    top = name.partition(".")[0]
     if top in _LIBRARIES:
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
@@ -534,7 +529,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(x)
 
 
-@functools.lru_cache(4096)  # a walk reads the instructions of each function some three times
+@functools.lru_cache(4096)  # a walk reads the instructions of each function some three times, for 70 us each
 def _globals_of(code: CodeType) -> tuple[str, ...]:
     found = (i for i in dis.get_instructions(code) if "GLOBAL" in i.opname or i.opname == "LOAD_NAME")
     return tuple(dict.fromkeys(i.argval for i in found))

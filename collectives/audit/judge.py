@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class Judge:
                     text = f"the map cuts dimension {cut.dim} of {pattern!r}, whose shape is {list(shape)}"
                     raise ArgumentError(f"{text}\n  fix: a dimension from 0 to {len(shape) - 1}")
 
-    @cached_property
+    @property
     def mesh(self) -> Mesh:
         return Mesh.of(self.job[0], self.mesh_sizes)
 

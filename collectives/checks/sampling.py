@@ -18,7 +18,6 @@ q must have been lines of all ranks together, in `_TOGETHER` windows at least, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from autograd.errors import find_callers, find_site, short_site
@@ -44,13 +43,8 @@ class Place(NamedTuple):
 
     def prefixes(self) -> list[tuple[str, str]]:
         """The call with its line, with its line and the next one around it, and so on."""
-        return _prefixes(self)
-
-
-@lru_cache(_MOST_PLACES)  # a step of a program has the same places each time; 60 us for a window without it
-def _prefixes(place: Place) -> list[tuple[str, str]]:
-    lines = [place.site, *place.callers.split(", ")] if place.callers else [place.site]
-    return [(place.call, ", called from ".join(lines[: n + 1])) for n in range(_DEPTH + 1)]
+        lines = [self.site, *self.callers.split(", ")] if self.callers else [self.site]
+        return [(self.call, ", called from ".join(lines[: n + 1])) for n in range(_DEPTH + 1)]
 
 
 class Sampling:

@@ -305,7 +305,7 @@ def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str,
     return {**layout, **dict(zip(axes, found, strict=True))}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # by the shapes of the parts; without it each `from_local` takes 30 us more
 def _labels_of_all(
     dims: tuple[int, ...], shapes: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], places: tuple[int, ...]
 ) -> tuple[Shard, ...] | int:

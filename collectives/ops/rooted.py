@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,6 @@ from .sums import PARTS
 __all__ = ["broadcast", "gather", "reduce", "scatter"]
 
 
-@lru_cache(maxsize=256)
 def _coordinates(rank: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(rank, sizes))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,12 +46,12 @@ class Load:
     along: int | None
     extents: tuple[int, ...]
 
-    @cached_property
+    @property
     def experts(self) -> Any:
         """The tokens of each expert, [experts]."""
         return self.kept.sum(0)
 
-    @cached_property
+    @property
     def ranks(self) -> Any:
         """The tokens that each rank's experts work on, [ranks]."""
         if self.along is None:

@@ -7,11 +7,11 @@ rounded copies of 16 bits it reads 14 and writes 14.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...arrays.device import dtype_name
 from ..adam import numbers_of
 from .batch import THREADS, Batch
 from .program import NULL, launch, program, type_name
@@ -27,16 +27,12 @@ PROGRAM = program("adam", tuple(f"adam<{kind}>" for kind in KINDS))
 
 def kind_of(p: Any, g: Any, copy: Any = None) -> str | None:
     """The types of a parameter, its gradient and its rounded copy; None if the kernels do not support them."""
-    return _kind_of(p.dtype, g.dtype, None if copy is None else copy.dtype)
-
-
-@cache  # of dtypes, whose names NumPy composes anew; without it each parameter takes 2 us more at a step
-def _kind_of(p: Any, g: Any, copy: Any) -> str | None:
+    p, g = p.dtype, g.dtype
     if p == np.float64:
         return "double, double, double" if g == p and copy is None else None
-    if p != np.float32 or g.name not in ("float32", "float16", "bfloat16"):
+    if p != np.float32 or dtype_name(g) not in ("float32", "float16", "bfloat16"):
         return None
-    low = copy if copy is not None else g if g != p else np.dtype(np.float16)
+    low = copy.dtype if copy is not None else g if g != p else np.dtype(np.float16)
     kind = f"float, {type_name(g)}, {type_name(low)}"
     return kind if kind in KINDS else None
 

@@ -410,9 +410,9 @@ for call in (
 
 def test_a_table_owns_the_definition_of_its_function() -> None:
     """Where two threads ask for the first one, the cache keeps one of two, and the other one was freed."""
-    machine._definition.cache_clear()
-    run, definition = Table().finish(), weakref.ref(machine._definition())
-    machine._definition.cache_clear()
+    machine._walker.cache_clear()
+    run, definition = Table().finish(), weakref.ref(machine._walker()[1])
+    machine._walker.cache_clear()
     gc.collect()
     assert definition() is not None
     assert run() >= 0
