@@ -11,12 +11,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import autograd as ag
-from autograd import optim, random
+from autograd import optim
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CaptureError
+from autograd.random.keys import Key, keys_below
 
-from .expert.side_losses import side_losses
 from .pipeline import Pipeline
 
 __all__ = ["captured_step"]
@@ -36,38 +35,33 @@ def captured_step(pipeline: Pipeline, optimizer: optim.Optimizer, clip: float | 
     Returns
     -------
     callable
-        Its arguments are the cotangent of each loss, a float64 array without dimensions, and the inputs and targets of
-        each microbatch; its result is the list of their losses, and the norm of the gradients or None.
+        Its arguments are the cotangent of each loss, a float64 array without dimensions, the key of the step, whose
+        seed is that of `seed_of_layers` for the first microbatch, and the inputs and targets of each microbatch. Its
+        result is the list of their losses, and the norm of the gradients or None.
     """
-    layers = [pipeline._modules[str(i)] for i in pipeline.stages[0]]
+    stage = pipeline.stages[0]
+    layers = [pipeline._modules[str(i)] for i in stage]
     of_loss, wraps = pipeline.loss, pipeline._wraps
+    side_losses = pipeline._side_losses
+    assert side_losses is not None  # a trainer's pipeline collects them
     parameters = list(pipeline.parameters())
 
-    def step(scale: Any, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[list[Any], Any]:
+    def step(scale: Any, key: Key, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[list[Any], Any]:
         optimizer.zero_grad()
         losses: list[Any] = []
 
         def microbatches() -> None:
-            for x, y in zip(inputs, targets, strict=True):
-                with ag.Tape() as tape, side_losses() as others:
-                    before = random.get_state()
-                    for layer in layers:
-                        x = layer(x)
-                    loss = of_loss(x, y)
-                    if random.get_state() != before:
-                        raise CaptureError(
-                            "Trainer(capture=True): a layer draws random numbers, whose seeds are others in each step "
-                            "and microbatch\n  fix: capture=False; or layers that draw none, as with dropout of p=0"
-                        )
-                    if list(others):
-                        raise CaptureError(
-                            "Trainer(capture=True): a layer has a side loss, whose value depends on its routing\n  "
-                            "fix: capture=False"
-                        )
-                losses.append(loss)
-                if loss.tape is tape.recording:
-                    layout = None if loss.layout is None else loss.layout.dual
-                    tape.backward([loss], [Tensor(scale, layout).astype(loss.array.dtype)])
+            for i, (x, y) in enumerate(zip(inputs, targets, strict=True)):
+                with ag.Tape() as tape, side_losses() as side:
+                    for index, layer in zip(stage, layers, strict=True):
+                        with keys_below(key, i << 32 | index):
+                            x = layer(x)
+                    with keys_below(key, i << 32 | pipeline._last):
+                        objective = [of_loss(x, y), *side]
+                losses.extend(objective)
+                seeds = [loss for loss in objective if loss.tape is tape.recording]
+                if seeds:
+                    tape.backward(seeds, [_cotangent(scale, loss) for loss in seeds])
 
         if wraps is None:
             with nullcontext() if state.mesh is None else state.mesh.accumulating():
@@ -80,3 +74,9 @@ def captured_step(pipeline: Pipeline, optimizer: optim.Optimizer, clip: float | 
         return losses, norm
 
     return ag.capture(step)
+
+
+def _cotangent(scale: Any, loss: Tensor) -> Tensor:
+    """The scale as a cotangent of a loss."""
+    layout = None if loss.layout is None else loss.layout.dual
+    return Tensor(scale, layout).astype(loss.array.dtype)

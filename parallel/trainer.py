@@ -21,6 +21,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, short, typed_errors
 from autograd.layouts.layout import Shard
 from autograd.nn.saving import packed, unpacked
+from autograd.random.keys import Key, get_state
 from autograd.whole import whole_of
 from collectives import Mesh, World
 from collectives.mesh import USUAL
@@ -33,6 +34,7 @@ from .data.settings import Zero, stage_of
 from .expert.side_losses import side_losses
 from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
 from .pipeline import Microbatches, Pipeline, simulate
+from .pipeline.randomness import seed_of_layers
 from .pipeline.run import Steps, Totals
 from .pipeline.same_bits import SameBits
 from .plan import Style, parallelize
@@ -131,7 +133,8 @@ class Trainer:
         with any stage of ZeRO: see Notes.
     capture : bool
         Whether the steps are recorded and replayed by `autograd.capture`, with the same bits: small models then train
-        several times as fast. There is one stage, and no layer that draws random numbers.
+        several times as fast. There is one stage, and no layer decides on values, as `MixtureOfExperts`
+        does.
     **options
         Of `DataParallel`, such as ``bucketing=Bucketing(...)``. Like `zero`, they have no effect on a mesh without such
         axes.
@@ -379,8 +382,12 @@ class Trainer:
         """A step by the captured function."""
         n = _count(targets, count)
         self._batches.compare(inputs, targets)
-        losses, norm = self._captured(np.array(1.0 / n), list(self.share(inputs)), list(self.share(targets)))
-        totals = Totals(None)
+        with self._batches.draws(inputs):
+            apart = () if self.pipeline.axis is None else (self.pipeline.axis,)
+            key = Key(seed_of_layers(self.seed, self.steps, 0), places=get_state().places, apart=apart)
+            parts = (list(self.share(a)) for a in (inputs, targets))
+            losses, norm = self._captured(np.array(1.0 / n), key, *parts)
+        totals = Totals(self.pipeline.axis)
         for loss in losses:
             totals.add(loss)
         self.norm = None if norm is None else float(getattr(norm, "array", norm))

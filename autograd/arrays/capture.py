@@ -110,11 +110,11 @@ def refuse_value(call: str) -> None:
         )
 
 
-def refuse_recorded(call: str) -> None:
+def refuse_recorded(call: str, fix: str = "the step itself; or a tape, and an optimizer of autograd.optim") -> None:
     """Raise CaptureError if this thread records the calls of a step: what `call` does on the host is none of them."""
     capture = _current.capture
     if capture is not None and capture.records:
-        refuse(f"{call} was called", "the step itself; or a tape, and an optimizer of autograd.optim")
+        refuse(f"{call} was called", fix)
 
 
 class Whole:

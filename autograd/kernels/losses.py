@@ -88,8 +88,9 @@ def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> t
     ones = np.ones(own, logits.dtype, like=logits)
     logs, linear = terms
     linear[...] = 0
-    rows = np.flatnonzero(labels >= 0)
-    linear[rows] = logits[rows, labels[rows]] * (1.0 - smoothing)
+    if own:
+        is_own, columns = _columns(labels)
+        np.multiply(logits[np.arange(n), columns], 1.0 - smoothing, out=linear, where=is_own)
     for at, x, tops in _summed(logits, ones, exps, sums):
         with np.errstate(divide="ignore"):  # a part without classes has the logarithm of zero
             np.log(sums[at], out=logs[at])
@@ -97,7 +98,13 @@ def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> t
             logs[at] += tops[:, 0]
         if smoothing:
             linear[at] += x.dot(ones) * (smoothing / classes)
-    return terms, (exps, sums, rows) if keep else None
+    return terms, (exps, sums) if keep else None
+
+
+def _columns(labels: Any) -> tuple[Any, Any]:
+    """Where a row's class is one of the part, and its column, 0 elsewhere: no shape depends on values."""
+    is_own = labels >= 0
+    return is_own, np.where(is_own, labels, 0)
 
 
 def _class_terms_backward(
@@ -106,7 +113,7 @@ def _class_terms_backward(
     """``ct_0 softmax + ct_1 ((1 - smoothing) one_hot + smoothing / classes)``."""
     labels = xs[1]
     smoothing, classes = options
-    exps, sums, rows = kept
+    exps, sums = kept
     dx = exps if last else np.empty(exps.shape, exps.dtype, like=exps)
     factor = np.divide(ct[0], sums, out=np.zeros_like(sums), where=sums > 0)
     for at in blocks(len(dx), dx.shape[1] * dx.itemsize, BLOCK_BYTES):
@@ -114,7 +121,9 @@ def _class_terms_backward(
         np.multiply(exps[at], factor[at][:, None], out=out)
         if smoothing:
             out += (ct[1][at] * (smoothing / classes))[:, None]
-    dx[rows, labels[rows]] += ct[1][rows] * (1.0 - smoothing)
+    if dx.shape[1]:
+        is_own, columns = _columns(labels)
+        dx[np.arange(len(dx)), columns] += np.where(is_own, ct[1] * (1.0 - smoothing), np.zeros((), dx.dtype))
     return dx, None
 
 

@@ -128,10 +128,6 @@ def dropout(
     return y.array if raw and state.grid is None else y
 
 
-def _next_key(*along: str) -> random.Key:
-    return random.next_key("dropout").along(*along)
-
-
 def _mask(key: random.Key, x: Tensor, p: float, scale: float) -> Mask:
     """The elements that are kept, as an option of `masked`."""
     return Mask(source_of(key, x, "dropout", (1.0 - p,)), ceil((1.0 - p) * 2.0**53), scale)
@@ -169,4 +165,5 @@ class Dropout(Module):
     def forward(self, input: Any) -> Tensor:
         if not self.training:
             return input
-        return dropout(input, self.p, key=recorded(_next_key, *self.along, changes="keys"))
+        key = random.next_key("dropout")
+        return dropout(input, self.p, key=key.along(*self.along) if self.along else key)

@@ -16,8 +16,8 @@ from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_err
 from ..layouts.rank_values import rank_axes, require_same_number
 
 __all__ = [
-    "Key", "Place", "State", "begin_state", "check_key", "get_state", "hold_state", "integer", "load_state_dict",
-    "next_key", "placed", "put_back", "real", "seed", "set_state", "state_dict",
+    "Key", "Place", "State", "begin_state", "check_key", "get_state", "hold_state", "integer", "keys_below",
+    "load_state_dict", "next_key", "placed", "put_back", "real", "seed", "set_state", "state_dict",
 ]  # fmt: skip
 
 
@@ -254,16 +254,18 @@ class State:
 
     `places` are those of the `placed` blocks that the thread is in. Along the mesh axes in `apart` the ranks have
     states of different seeds, as the stages of a pipeline have. So their keys are different, and a draw for a Varying
-    value needs no key along these axes.
+    value needs no key along these axes. `above` is the key of the `keys_below` block that the thread is in, and its
+    number, which stand for the seed.
     """
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     places: tuple[Place, ...] = ()
     apart: tuple[str, ...] = ()
+    above: tuple[Key, int] | None = None
 
     def __reduce__(self) -> Any:  # a MappingProxyType cannot be pickled
-        return State, (self.seed, dict(self.ordinals), self.places, self.apart)
+        return State, (self.seed, dict(self.ordinals), self.places, self.apart, self.above)
 
 
 class _Thread(threading.local):
@@ -274,6 +276,7 @@ class _Thread(threading.local):
         self.ordinals: dict[str, int] = {}
         self.places: tuple[Place, ...] = ()
         self.apart: tuple[str, ...] = ()
+        self.above: tuple[Key, int] | None = None
         self.is_set = threading.current_thread() is threading.main_thread()  # or by `set_state`
 
 
@@ -337,6 +340,11 @@ def next_key(name: str) -> Key:
     >>> next_key("weight").name, next_key("dropout").name, next_key("weight").name
     ('weight.0', 'dropout.0', 'weight.1')
     """
+    if (above := _thread.above) is not None:
+        ordinal = _thread.ordinals.get(name, 0)
+        below: Key = recorded(_below, *above, f"{name}.{ordinal}")
+        _thread.ordinals[name] = ordinal + 1
+        return below
     if (capture := current_capture()) is not None:
         if capture.records:
             key: Key = recorded(next_key, name, changes="keys")
@@ -374,7 +382,7 @@ def get_state() -> State:
     >>> next_key("mask") == first
     True
     """
-    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places, _thread.apart)
+    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places, _thread.apart, _thread.above)
 
 
 @typed_errors
@@ -386,6 +394,7 @@ def set_state(state: State) -> None:
     _thread.ordinals = dict(state.ordinals)
     _thread.places = state.places
     _thread.apart = state.apart
+    _thread.above = state.above
 
 
 def begin_state(seed: int, places: tuple[Place, ...], apart: tuple[str, ...]) -> None:
@@ -395,17 +404,37 @@ def begin_state(seed: int, places: tuple[Place, ...], apart: tuple[str, ...]) ->
     _thread.ordinals = {}
     _thread.places = places
     _thread.apart = apart
+    _thread.above = None
 
 
 def hold_state() -> tuple[Any, ...]:
     """The random state for `put_back`, after some `begin_state`: no copy is made, as `get_state` and `set_state` do."""
     refuse("the random state was set", "random.seed or random.set_state outside of the step")
-    return _thread.seed, _thread.ordinals, _thread.places, _thread.apart
+    return _thread.seed, _thread.ordinals, _thread.places, _thread.apart, _thread.above
 
 
 def put_back(held: tuple[Any, ...]) -> None:
     """Restore what `hold_state` returned."""
-    _thread.seed, _thread.ordinals, _thread.places, _thread.apart = held
+    _thread.seed, _thread.ordinals, _thread.places, _thread.apart, _thread.above = held
+
+
+@contextmanager
+def keys_below(key: Key, number: int) -> Iterator[None]:
+    """Make `next_key` in this block a function of a key, which may be an argument of a captured step.
+
+    The keys are those after ``begin_state(key.seed | number, key.places, key.apart)``. No random state is read or
+    changed, so that a replay with another key draws other numbers.
+    """
+    held = _thread.ordinals, _thread.above, _thread.is_set
+    _thread.ordinals, _thread.above, _thread.is_set = {}, (key, number), True
+    try:
+        yield
+    finally:
+        _thread.ordinals, _thread.above, _thread.is_set = held
+
+
+def _below(key: Key, number: int, name: str) -> Key:
+    return replace(key, seed=key.seed | number, name=name)
 
 
 @contextmanager

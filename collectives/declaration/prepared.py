@@ -226,7 +226,10 @@ class Prepared:
     def _announce(self, x: Any, is_recorded: bool | None, operand: Tensor | None) -> Any:
         collective, given = self.collective, () if operand is None else (operand,)
         with events.emitting("forward", collective.name, collective, given or (x,), self):
-            if state.recorder is not None:
+            if state.recorder is not None and self._is_identity:  # a captured step knows the result: its operand
+                recorded(_compare, Whole(self), x, is_recorded, changes="messages", name=collective.name)
+                y = x
+            elif state.recorder is not None:
                 y = recorded(_run, Whole(self), x, is_recorded, changes="messages", name=collective.name)
             else:
                 y = self.run(x, is_recorded, operand, True)
@@ -326,6 +329,12 @@ def _then(send: Callable[[Any], Any], result: Any) -> Callable[[Any], Any]:
 def _run(prepared: Prepared, x: Any, is_recorded: bool | None) -> Any:
     """One call of a captured step."""
     return prepared.run(x, is_recorded, None, True)
+
+
+def _compare(prepared: Prepared, x: Any, is_recorded: bool | None) -> tuple[()]:
+    """The call of a collective that returns its operand."""
+    prepared.run(x, is_recorded, None, True)
+    return ()
 
 
 def _is_compared(collective: Any, call: Call, layout: Layout | None) -> bool:

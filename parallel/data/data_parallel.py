@@ -158,7 +158,8 @@ class DataParallel(Module):
         self._checked = False
         self._entries: list[Entry] = []  # recorded where the module is called
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
-        self._at: tuple[Any, list[int]] | None = None  # where the last entries were recorded: the recording, the places
+        # Of the last entries: the gathered arrays, the recording, and the places there.
+        self._at: tuple[list[Any] | None, Any, list[int]] | None = None
         self._entered: list[Any] | None = None  # the parameters inside, in a block of `accumulate`
 
     def __getstate__(self) -> dict[str, Any]:
@@ -349,7 +350,8 @@ class DataParallel(Module):
                     entered[k] = x
         if self._layers is not None:
             self._layers.forget()
-        self._at = None if recording is None else (ref(recording), places)
+        held = [x.array for x in entered] if self.zero else None  # the others are those of the parameters
+        self._at = None if recording is None else (held, ref(recording), places)
         return entered
 
     @contextmanager
@@ -417,12 +419,13 @@ class DataParallel(Module):
         tape.backward()
 
     @contextmanager
-    def _reuse_entry(self, recording: Callable[[], Any], places: list[int]) -> Iterator[None]:
+    def _reuse_entry(self, held: list[Any] | None, recording: Callable[[], Any], places: list[int]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
         parameters = self._parameters
+        arrays = [p.array for p in parameters] if held is None else held
         values: dict[Any, Any] = {}
         for entry, first in zip(self._entries, places, strict=True):
-            entered = entry.again(parameters, recording(), first)
+            entered = entry.again([arrays[k] for k in entry.indices], recording(), first)
             values.update((parameters[k], x) for k, x in entered.items())
         with substituted(values), nullcontext() if self._layers is None else self._layers.entering():
             yield

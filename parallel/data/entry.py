@@ -179,15 +179,10 @@ class Entry:
             mine = self._after.record(mesh, parameters)
         return self.joint.record(mine, plan.call, "call of the DataParallel model")
 
-    def again(self, parameters: list[Any], recording: Any, first: int) -> dict[int, Tensor]:
-        """The parameters of an earlier entry, by their index, given the place of the first one."""
+    def again(self, arrays: list[Any], recording: Any, first: int) -> dict[int, Tensor]:
+        """The parameters of an earlier entry, by their index, given their arrays inside, and the place of the first."""
         assert self._plan is not None
-        call = self._plan.call
-        arrays = [parameters[k].array for k in self.indices]
-        if isinstance(call.runs, ShardedBuckets) and call.on.group.size > 1:
-            arrays = call.runs.wholes
-        made = interiors(arrays, call.layouts, recording, first)
-        return dict(zip(self.indices, made, strict=True))
+        return dict(zip(self.indices, interiors(arrays, self._plan.call.layouts, recording, first), strict=True))
 
 
 _layout = attrgetter("layout")

@@ -246,7 +246,8 @@ class Layers:
         self._mark(marked, n, False)
         entered = self.entries[n].record(mesh, self.parameters)
         if recording is not None:
-            state.contexts = (*contexts, partial(self._reuse, ref(recording), n, entered[0].node))
+            again = partial(self._reuse, [x.array for x in entered], ref(recording), n, entered[0].node)
+            state.contexts = (*contexts, again)
         try:
             with substituted(self._values(dict(zip(layer.indices, entered, strict=True)))):
                 y = type(layer.module).forward(layer.module, *args, **kwargs)
@@ -262,9 +263,9 @@ class Layers:
             recording.append((_GATHER, None, (), (), (self, n, is_end), None, None))
 
     @contextmanager
-    def _reuse(self, recording: Any, n: int, first: int) -> Iterator[None]:
+    def _reuse(self, arrays: list[Any], recording: Any, n: int, first: int) -> Iterator[None]:
         """Give a layer the parameters of an earlier entry, for the recomputation of a part of it."""
-        with substituted(self._values(self.entries[n].again(self.parameters, recording(), first))):
+        with substituted(self._values(self.entries[n].again(arrays, recording(), first))):
             yield
 
     def _values(self, entered: dict[int, Any]) -> dict[Any, Any]:

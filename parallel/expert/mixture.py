@@ -125,7 +125,10 @@ class MixtureOfExperts(Module):
         self.load: Load | None = None
 
     def forward(self, x: Any) -> Tensor:
-        refuse_recorded("MixtureOfExperts")  # its routing depends on values
+        refuse_recorded(
+            "MixtureOfExperts, whose routing depends on values,",
+            "the step itself, without capture; Trainer(capture=False)",
+        )
         x = x if x.__class__ in TENSORS else tensor(x)
         is_whole = state.mesh is None and len(raw(self.up)) == self.experts  # a run of one process
         axis = None if is_whole else self.axis
