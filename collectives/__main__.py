@@ -7,15 +7,8 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 TOOLS = ("doctor", "check", "show", "replay", "tune", "audit")
-
-
-def _tool(name: str) -> ModuleType | None:
-    """A tool's module, with `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`; None if it is not installed."""
-    full = f"collectives.tools.{name}"
-    return importlib.import_module(full) if importlib.util.find_spec(full) is not None else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,8 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in TOOLS:
         if given and given[0] in TOOLS and name != given[0]:
             continue  # another tool is not needed to run this one
-        module = _tool(name)
-        if module is not None:
+        full = f"collectives.tools.{name}"  # it has `SUMMARY`, `add_arguments(parser)` and `main(args) -> int`
+        if importlib.util.find_spec(full) is not None:
+            module = importlib.import_module(full)
             each = tools.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
             module.add_arguments(each)
             each.set_defaults(main=module.main)

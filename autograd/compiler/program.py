@@ -71,7 +71,7 @@ class Program:
             self._compile()
         self.memory.reserve(self.plan.size)
         self.why: list[str] = []
-        first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
+        first_write = next((i for i, group in enumerate(groups) if any(map(changes_state, group.nodes))), len(groups))
         self._first_change: int | None = None  # the first step that changes something
         self.late = [node for group in groups[first_write:] for node in group.nodes if _can_fail(node)]
         if not self.is_compiled:
@@ -346,10 +346,6 @@ def _can_fail(node: Node) -> bool:
 def changes_state(node: Node) -> bool:
     """Whether a node changes something that is there after the step, besides gradients and the random state."""
     return node.changes_more or any(out.buffer.kind == "state" for out in node.outs)
-
-
-def _writes_state(group: Group) -> bool:
-    return any(map(changes_state, group.nodes))
 
 
 def _tell(faults: int) -> None:

@@ -29,13 +29,9 @@ _BUFFER = 8192  # elements, of NumPy's iterator
 _WIDE = 64  # elements in flight where the order does not matter
 
 
-def reduction(loop: Loop, name: str) -> str:
-    """The text of a loop whose last step is a reduction."""
-    is_place = loop.steps[-1][1] in ("argmax", "argmin")
-    order = _with_axis_inside(loop) if is_place else _ordered(loop)
-    loop, row, is_inner = order.loop, order.row, order.is_inner
-    body, code = Body(loop), Code()
-    _, op, k, i, axes = loop.steps[-1]
+def _require_form(loop: Loop) -> None:
+    """Raise `Unsupported` for a reduction that has no compiled form."""
+    _, op, k, _, axes = loop.steps[-1]
     dtype = loop.pointers[k].dtype
     if any(step[0] in ("store_at", "add_at") for step in loop.steps):
         raise Unsupported("a scatter beside a reduction")
@@ -43,12 +39,22 @@ def reduction(loop: Loop, name: str) -> str:
         raise Unsupported("a reduction into what the loop reads or writes")
     if op == "add" and kind_of(dtype) == "f" and not _is_pairwise(dtype):
         raise Unsupported("add.reduce: this version of NumPy adds in another order")
-    is_empty = any(loop.shape[a] == 0 for a in axes)
-    if is_empty and op in ("maximum", "minimum", "argmax", "argmin"):
+    if op in ("maximum", "minimum", "argmax", "argmin") and any(loop.shape[a] == 0 for a in axes):
         raise Unsupported(f"{op}.reduce of nothing")
+
+
+def reduction(loop: Loop, name: str) -> str:
+    """The text of a loop whose last step is a reduction."""
+    is_place = loop.steps[-1][1] in ("argmax", "argmin")
+    order = _with_axis_inside(loop) if is_place else _ordered(loop)
+    loop, row, is_inner = order.loop, order.row, order.is_inner
+    _require_form(loop)
+    body, code = Body(loop), Code()
+    _, op, k, i, axes = loop.steps[-1]
+    dtype = loop.pointers[k].dtype
     outer = range(body.ndim - len(row)) if is_inner else range(body.ndim)
     # A result whose numbers come one after another begins with the identity.
-    if is_empty or any(d in axes for d in outer):
+    if any(loop.shape[a] == 0 for a in axes) or any(d in axes for d in outer):
         if 0 not in [n for d, n in enumerate(loop.shape) if d not in axes]:
             zeros = Nest(code, body, "z")
             for dim in range(body.ndim):
@@ -157,15 +163,7 @@ def _ordered(loop: Loop) -> _Order:
     itemsize = int(dtype[1:])
     layout = given[0] if given and given[0] is not None else contiguous(loop.shape, itemsize)
     order = [d for d in _order_of(layout) if loop.shape[d] != 1]
-    # Merge from the inside: what NumPy merges has one flag, and strides that follow each other.
-    groups: list[list[int]] = []
-    for d in order:
-        before = groups[-1][-1] if groups else -1
-        follows = groups and (before in axes) == (d in axes) and layout[before] == layout[d] * loop.shape[d]
-        if follows:
-            groups[-1].append(d)
-        else:
-            groups.append([d])
+    groups = _groups(loop, order, layout, axes)
     flags = tuple(d in axes for d in order)
     is_inner, inner, block = bool(groups) and flags[-1], len(groups[-1]) if groups else 0, 0
     if is_inner and len(groups) > 1 and groups[-2][0] in axes and 0 not in loop.shape and kind_of(dtype) == "f":
@@ -181,6 +179,18 @@ def _ordered(loop: Loop) -> _Order:
     row = list(range(len(shape) - inner, len(shape)))
     is_contiguous = bool(order) and layout[order[-1]] == itemsize
     return _Order(Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner, is_contiguous, block)
+
+
+def _groups(loop: Loop, order: Sequence[int], layout: Sequence[int], axes: Sequence[int]) -> list[list[int]]:
+    """Dimensions that NumPy merges: all are reduced or none is, and their strides follow each other."""
+    groups: list[list[int]] = []
+    for d in order:
+        before = groups[-1][-1] if groups else -1
+        if groups and (before in axes) == (d in axes) and layout[before] == layout[d] * loop.shape[d]:
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    return groups
 
 
 def _buffered(rows: int, n: int) -> int:

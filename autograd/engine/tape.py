@@ -323,12 +323,7 @@ class Tape:
                 )
             return Rest(sweep, at or [], retain)
         if recording.on_sweep and at is None and not record:
-            try:
-                for begin in reversed(recording.on_sweep):
-                    begin(sweep)
-            except CommunicationError:  # as above
-                recording.abandon()
-                raise
+            self._begin(sweep)
         leaves = recording.inputs() if recording.scale and at is None else ()
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
@@ -358,6 +353,16 @@ class Tape:
                 raise
         if recording.pending:
             sweep.take_pending()
+
+    def _begin(self, sweep: Sweep) -> None:
+        """Tell those that follow sweeps of the recording, such as entries, that one begins."""
+        recording = sweep.recording
+        try:
+            for begin in reversed(recording.on_sweep):
+                begin(sweep)
+        except CommunicationError:  # as above
+            recording.abandon()
+            raise
 
     def _enter_leaves(self, outputs: Any) -> None:
         """Give leaves among the outputs a place: operations that change nothing, as a reshape, return their operand."""

@@ -288,22 +288,6 @@ def _made_for_part(refusal: Refusal) -> str | None:
             f"place of {refusal.names[j]}, which all ranks have made for the {local} of a part")  # fmt: skip
 
 
-def _lost_dimension(refusal: Refusal) -> str | None:
-    j, d, i = refusal.at
-    extent = refusal.labels[i].extent
-    return _of_another_extent(refusal.names[j], refusal.shapes[j][d], extent, refusal.labels[j])
-
-
-def _part_of_spanning(refusal: Refusal) -> str | None:
-    j, d, _ = refusal.at
-    return _part(refusal.names[j], refusal.labels[j], refusal.axis, d)
-
-
-def _part_of_unmatched(refusal: Refusal) -> str | None:
-    _, j, d = refusal.at
-    return _part(refusal.names[j], refusal.labels[j], refusal.axis, d)
-
-
 def _by_rows(refusal: Refusal) -> str | None:
     """The fix for a matrix that is sharded along another dimension than the one that is summed over."""
     _, j, d = refusal.at
@@ -313,14 +297,20 @@ def _by_rows(refusal: Refusal) -> str | None:
             "(row parallel: the result is Partial)")  # fmt: skip
 
 
-def _of_another_extent(name: str, size: int, extent: int | None, label: Label) -> str | None:
+def _lost_dimension(refusal: Refusal) -> str | None:
     """The fix for a whole whose dimension does not fit that of the other whole: a reduction has lost a dimension."""
+    j, d, i = refusal.at
+    name, size, extent, label = refusal.names[j], refusal.shapes[j][d], refusal.labels[i].extent, refusal.labels[j]
     if extent is None or size in (1, extent) or (label is not R and label is not I):
         return None
     return (
         f"  fix: keepdims=True where {name} is reduced, or {name}.reshape(...): it has {size} elements where the whole "
         f"of the other operand has {extent}"
     )
+
+
+def _own_part(refusal: Refusal, j: int, dim: int) -> str | None:
+    return _part(refusal.names[j], refusal.labels[j], refusal.axis, dim)
 
 
 def _part(name: str, label: Label, axis: str, dim: int) -> str | None:
@@ -345,16 +335,6 @@ def _part_of_sliced(x: Any, size: int, extent: int | None, axis: str, dim: int) 
 
 
 # -- copies that meet other values -----------------------------------------------------------------------------------
-def _of_invariant(refusal: Refusal) -> str | None:
-    i, j = refusal.at
-    return _common_term(refusal, j, i)
-
-
-def _of_addend(refusal: Refusal) -> str | None:
-    i, j = refusal.at
-    return _common_term(refusal, i, j)
-
-
 def _common_term(refusal: Refusal, i: int, j: int) -> str | None:
     """The fixes for a value that all ranks have, such as a penalty, which is added to the addends of a sum."""
     label, name, axis = refusal.labels[j], refusal.names[j], refusal.axis
@@ -417,20 +397,6 @@ def _as_equal(x: Any, name: str, axis: str, axes: Sequence[str], passes: Callabl
 
 
 # -- the texts of the reasons ------------------------------------------------------------------------------------------
-def _unmatched(op: Any, labels: Sequence[Any], i: int, j: int, d: int) -> str:
-    return (
-        f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over "
-        f"({labels[i]!r}{in_all(labels[i])}), {op.operand_name(j)} is {labels[j].word}: the contraction is unmatched"
-    )
-
-
-def _mixes(op: Any, labels: Sequence[Any], i: int) -> str:
-    return (
-        f"{op.operand_name(i)} is {labels[i]!r}, and {op.name} mixes along dimension {labels[i].dim}: "
-        "each rank would use only its own part"
-    )
-
-
 def _splits(op: Any, labels: Sequence[Any], i: int) -> str:
     return (
         f"{op.operand_name(i)} is {labels[i]!r} with extent {labels[i].extent}, which {op.name} splits across a "
@@ -453,24 +419,10 @@ def _extents(label: Shard, size: int, length: int) -> str:
     return f"{label.extent} in parts {', '.join(map(str, known))}" if known else f"{label.extent} on {size} ranks"
 
 
-def _cut_along_others(op: Any, labels: Sequence[Any], j: int, i: int) -> str:
-    return (
-        f"the operands are sharded differently: {labels[j]!r} of {op.operand_name(j)} does not mix with "
-        f"{labels[i]!r} of {op.operand_name(i)}"
-    )
-
-
 def _spans(op: Any, labels: Sequence[Any], j: int, d: int, i: int) -> str:
     return (
         f"{op.operand_name(j)} is {labels[j].word} and spans dimension {d}, along which {op.operand_name(i)} is "
         f"sharded{in_all(labels[i])}: each rank would combine its own part with the whole"
-    )
-
-
-def _invariant(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
-    return (
-        f"Invariant ({op.operand_name(i)}) does not mix with {labels[j].word} ({op.operand_name(j)}); "
-        f"{op.operand_name(i)}'s gradient would miss the sum over the ranks"
     )
 
 
@@ -481,14 +433,6 @@ def _added(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
 
 def _partial(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
     return f"Partial ({op.operand_name(i)}) does not mix with {labels[j].word} ({op.operand_name(j)})"
-
-
-def _not_linear(op: Any, labels: Sequence[Any], j: int) -> str:
-    return f"{op.name} is not linear in {op.operand_name(j)}, which is Partial: the sum must be taken first"
-
-
-def _both_partial(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
-    return f"{op.operand_name(i)} and {op.operand_name(j)} are both Partial, and sums do not multiply term by term"
 
 
 def _drawn(op: Any, labels: Sequence[Any], i: int, j: int) -> str:
@@ -526,22 +470,36 @@ class Reason(NamedTuple):
 
 REASONS = {
     "drawn": Reason(_drawn),
-    "mixes": Reason(_mixes),
+    "mixes": Reason(
+        lambda op, labels, i: f"{op.operand_name(i)} is {labels[i]!r}, and {op.name} mixes along dimension "
+        f"{labels[i].dim}: each rank would use only its own part"),
     "unmatched": Reason(
-        _unmatched, (_whole_of_leaf, _part_of_unmatched), before=_by_rows, note=_looks_like_whole,
+        lambda op, labels, i, j, d: f"{op.operand_name(i)} is sharded on the dimension that {op.name} sums over "
+        f"({labels[i]!r}{in_all(labels[i])}), {op.operand_name(j)} is {labels[j].word}: the contraction is unmatched",
+        (_whole_of_leaf, lambda refusal: _own_part(refusal, *refusal.at[1:])), before=_by_rows, note=_looks_like_whole,
         is_about_extents=True),
     "splits": Reason(_splits),
     "cut differently": Reason(_cut, (_wholes,), is_about_extents=True),
-    "cut along others": Reason(_cut_along_others, is_about_extents=True),
+    "cut along others": Reason(
+        lambda op, labels, j, i: f"the operands are sharded differently: {labels[j]!r} of {op.operand_name(j)} "
+        f"does not mix with {labels[i]!r} of {op.operand_name(i)}", is_about_extents=True),
     "spans": Reason(
-        _spans, (_divided, _own_of_sliced, _made_for_part, _lost_dimension, _part_of_spanning), is_about_extents=True),
+        _spans, (_divided, _own_of_sliced, _made_for_part, _lost_dimension,
+                 lambda refusal: _own_part(refusal, *refusal.at[:2])), is_about_extents=True),
     "contraction": Reason(
         lambda *_: "a contraction over a sharded dimension mixes with operands that are not Replicated"),
     "roots": Reason(lambda *_: "the operands are rooted on different ranks"),
     "rooted": Reason(_rooted),
-    "invariant": Reason(_invariant, (_of_invariant,), more=(_invariant_too, _of_parameter)),
+    "invariant": Reason(
+        lambda op, labels, i, j: f"Invariant ({op.operand_name(i)}) does not mix with {labels[j].word} "
+        f"({op.operand_name(j)}); {op.operand_name(i)}'s gradient would miss the sum over the ranks",
+        (lambda refusal: _common_term(refusal, *reversed(refusal.at)),), more=(_invariant_too, _of_parameter)),
     "partial": Reason(_partial),
-    "added": Reason(_added, (_of_addend,)),
-    "not linear": Reason(_not_linear),
-    "both partial": Reason(_both_partial),
+    "added": Reason(_added, (lambda refusal: _common_term(refusal, *refusal.at),)),
+    "not linear": Reason(
+        lambda op, labels, j: f"{op.name} is not linear in {op.operand_name(j)}, which is Partial: the sum must be "
+        "taken first"),
+    "both partial": Reason(
+        lambda op, labels, i, j: f"{op.operand_name(i)} and {op.operand_name(j)} are both Partial, and sums do not "
+        "multiply term by term"),
 }  # fmt: skip

@@ -218,10 +218,6 @@ def strong(*xs: Any) -> list[Any]:
     return [_number(x, None, like) if isinstance(x, _NUMBERS) and not hasattr(x, "dtype") else operand(x) for x in xs]
 
 
-def _stack_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
-    return [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes]
-
-
 def sequence(arrays: Any) -> Any:
     """The arrays to join, as they are or as a list: any iterable is accepted, as HIPS autograd does."""
     return arrays if arrays.__class__ in SEQUENCES or hasattr(arrays, "shape") else list(arrays)
@@ -229,7 +225,8 @@ def sequence(arrays: Any) -> Any:
 
 _stack_op = op(
     "stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]),
-    (lambda ct, y, xs, i, axis: getitem(ct, (slice(None),) * axis + (i,)),), dims=_stack_dims,
+    (lambda ct, y, xs, i, axis: getitem(ct, (slice(None),) * axis + (i,)),),
+    dims=lambda shapes, options: [tuple(i + (i >= options[0]) for i in range(len(shape))) for shape in shapes],
 )  # fmt: skip
 
 

@@ -195,13 +195,6 @@ _ALL_INTEGERS = frozenset((int, RankInt, LocalCount))
 _ROW_MAJOR = "C"
 
 
-def _check_order(order: Any) -> None:
-    if not isinstance(order, str):
-        raise ArgumentError(f"order={order!r} was given; needed: a string")
-    if order not in ("C", "F", "A", "K"):
-        raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'")
-
-
 def extents(shape: Any) -> Any:
     """A shape as a tuple of integers. Those that differ between ranks, also in a Tensor, remember their axes."""
     try:
@@ -231,7 +224,10 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     x = shaped(a)
     source = x.shape  # the extents of sharded dimensions are numbers that differ between ranks
     if order is not _ROW_MAJOR or copy is not None:
-        _check_order(order)
+        if not isinstance(order, str):
+            raise ArgumentError(f"order={order!r} was given; needed: a string")
+        if order not in ("C", "F", "A", "K"):
+            raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'")
         if isinstance(copy, str):
             raise OptionError(f"copy={copy!r} was given; needed: True, False or None")
     if shape.__class__ is int:
@@ -296,14 +292,10 @@ def _check_empty_part(source: Shape, shape: Shape, free: int) -> None:
     )
 
 
-def _transpose_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    axes = options[0]
-    return [tuple(axes.index(i) for i in range(len(axes)))]
-
-
 _transpose = op(
     "transpose", "a", lambda x, axes: np.transpose(x, axes),
-    lambda ct, y, x, axes: transpose(ct, tuple(int(i) for i in np.argsort(axes))), dims=_transpose_dims, operands="x",
+    lambda ct, y, x, axes: transpose(ct, tuple(int(i) for i in np.argsort(axes))), operands="x",
+    dims=lambda shapes, options: [tuple(options[0].index(i) for i in range(len(options[0])))],
 )  # fmt: skip
 
 

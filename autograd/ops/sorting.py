@@ -257,12 +257,6 @@ def sort_complex(a: Any) -> Any:
 _RAISE = "raise"
 
 
-def _index_by_mode(index: Any, mode: Any, n: int) -> Any:
-    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
-        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'")
-    return index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
-
-
 @instead_of(np.take, checked=math.inf)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
     """Return the elements at indices along an axis, or of the flattened array without one.
@@ -288,7 +282,10 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
             raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers")
         index = index.astype(np.intp)
     if mode is not _RAISE:
-        index = _index_by_mode(index, mode, int(raw(a).shape[axis]))
+        if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
+            raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'")
+        n = int(raw(a).shape[axis])
+        index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 

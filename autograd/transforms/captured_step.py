@@ -411,17 +411,10 @@ class CapturedStep:
             changed = {change.path for change in first.changes}
             first = None
         given = form.copied()
-        # The ranks compare the first runs, which are recorded at the same calls on all of them.
-        is_quiet = self._counts.is_late and not state.distribution.is_alone
         roots = list(self._roots(form, first))
         reach = Reach(roots)
-        recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
-        arrays = [x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size]
-        recorder.outside = [x for x in arrays if x.flags.c_contiguous]
-        recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
-        recorder.persistent = {*map(id, arrays)}
+        recorder = self._recorder(form, given, reach)
         recorder.watch = None if first is None else Watch(reach)
-        recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
             of.before = Memory(reach)
         recorder.follow(reach.stateful)
@@ -453,26 +446,8 @@ class CapturedStep:
         if first is None:
             self._first.setdefault(form.key, []).append(run)
             return result
-        fault = ""
-        is_proved = False
-        try:
-            is_proved = of.before is not None and self._prove(form, recorder, of.before, roots)
-            fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
-        except CaptureError as error:
-            if not recorder.casts:
-                if len(self._refused) >= _MOST_PLANS:
-                    del self._refused[next(iter(self._refused))]
-                self._refused[form.key] = run.guard, error.reason  # other data may not show it
-                raise
-        if recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
-            self._without_casts.add(form.key)
+        if not self._is_repeated(form, first, run, of.before, roots):
             return result
-        if fault:
-            raise CaptureError(
-                f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
-                "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
-                "operations of autograd; make constants before the step; or call the step itself"
-            )
         program, why = None, "there is an array of a device among the arguments"
         if of.before is not None:
             run.guard.contents = self._contents(form, recorder, of.before, reach)
@@ -483,6 +458,48 @@ class CapturedStep:
             )  # fmt: skip
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
+
+    def _recorder(self, form: Form, given: Form, reach: Reach) -> Recorder:
+        """A recorder of a run, which knows what the step can reach."""
+        # The ranks compare the first runs, which are recorded at the same calls on all of them.
+        is_quiet = self._counts.is_late and not state.distribution.is_alone
+        recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
+        arrays = [x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size]
+        recorder.outside = [x for x in arrays if x.flags.c_contiguous]
+        recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
+        recorder.persistent = {*map(id, arrays)}
+        recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
+        return recorder
+
+    def _is_repeated(self, form: Form, first: _Run, run: _Run, before: Memory | None, roots: Any) -> bool:
+        """Whether two runs are the same calls, proved on other values; False if casts are to be left out first.
+
+        Raises
+        ------
+        CaptureError
+            They are not the same calls, or the proof has failed.
+        """
+        fault = ""
+        is_proved = False
+        try:
+            is_proved = before is not None and self._prove(form, run.recorder, before, roots)
+            fault = difference(first.recorder, run.recorder, is_proved) or _other_results(first.results, run.results)
+        except CaptureError as error:
+            if not run.recorder.casts:
+                if len(self._refused) >= _MOST_PLANS:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[form.key] = run.guard, error.reason  # other data may not show it
+                raise
+        if run.recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
+            self._without_casts.add(form.key)
+            return False
+        if fault:
+            raise CaptureError(
+                f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
+                "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
+                "operations of autograd; make constants before the step; or call the step itself"
+            )
+        return True
 
     def _with_its_decisions(self, firsts: Sequence[_Run], recorder: Recorder) -> _Run | None:
         """The last of some recordings that has decided on data as this one."""
@@ -662,7 +679,7 @@ class _Plan:
     """
 
     def __init__(self, form: Form, of: _Run, structure: Structure, program: TracedRun | None, why: str):
-        again = [_again(change) for change in of.changes]
+        again = [_refuse(change) if change.again is None else change.again for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
         self.run = compiled(of.recorder, of.results, len(form.arrays))
@@ -730,12 +747,6 @@ class _WithWords:
     def __call__(self, *args: Any) -> Any:
         n = len(args) - len(self.names)
         return self.step(*args[:n], **dict(zip(self.names, args[n:], strict=True)))
-
-
-def _again(change: Change) -> Callable[[], Any]:
-    """A function that makes a change of the step again, after a replay."""
-    found = change.again
-    return _refuse(change) if found is None else found
 
 
 def _refuse(change: Change) -> NoReturn:

@@ -342,16 +342,13 @@ def _leaf_form(x: Leaf) -> Any:
     return array.__class__, array.shape, array.dtype, array.strides
 
 
-def _has_form(x: Leaf, form: Any) -> bool:
-    return bool(_leaf_form(x) == form)
-
-
 def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
     """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
-                             "current_capture": current_capture, "has_form": _has_form, "Form": Form,
-                             "is_heard": is_heard, "TapeError": TapeError, "is_": operator.is_, "call": operator.call,
-                             "values": chain.from_iterable, "reads": guard.reads, "kept": guard.kept}  # fmt: skip
+                             "current_capture": current_capture, "is_heard": is_heard, "Form": Form,
+                             "has_form": lambda x, form: _leaf_form(x) == form, "TapeError": TapeError,
+                             "is_": operator.is_, "call": operator.call, "values": chain.from_iterable,
+                             "reads": guard.reads, "kept": guard.kept}  # fmt: skip
 
     def name(value: Any) -> str:
         found = f"c{len(names)}"
@@ -365,7 +362,9 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
         lines += ["try: form = Form(args)", "except TapeError: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
     given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
-    lines += [*_leaf_lines(guard, name), *_REACHED]
+    lines += [f"if {name(leaf)}.array is not {name(array)} and not has_form({name(leaf)}, {name(form)}): return None"
+              for leaf, array, form in guard.leaves]  # fmt: skip
+    lines += _REACHED
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
@@ -414,10 +413,3 @@ _REACHED = (  # in C; where a name, an attribute or a cell is gone, reading it r
     "    if not all(map(is_, values(map(call, reads)), kept)): return None",
     "except (KeyError, ValueError, AttributeError): return None",
 )
-
-
-def _leaf_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
-    return [
-        f"if {name(leaf)}.array is not {name(array)} and not has_form({name(leaf)}, {name(form)}): return None"
-        for leaf, array, form in guard.leaves
-    ]

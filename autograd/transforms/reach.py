@@ -262,14 +262,11 @@ class Reach:
     def now(self) -> list[Any]:
         """All values that places hold now, in one order."""
         try:
-            return list(chain.from_iterable(map(operator.call, self._reads())))
+            if self._quick is None:
+                self._quick = self.kept()[0]
+            return list(chain.from_iterable(map(operator.call, self._quick)))
         except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
             return [ABSENT]
-
-    def _reads(self) -> tuple[Any, ...]:
-        if self._quick is None:
-            self._quick = self.kept()[0]
-        return self._quick
 
     def other_place(self, before: list[Any]) -> str:
         """The path of the first value that is not what `now` has returned before; "" if there is none."""

@@ -410,13 +410,8 @@ class Recorder(Capture):
             self.watch.look()
         if changes and self._numbers:
             self._note_assigned()
-        row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
-                  name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
+        row = self._row(function, args, words, name, changes, expected)
         row.of = of
-        if changes:
-            self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
-        if changes == "messages":
-            self._axes.update(args[0].value.axes)
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
@@ -441,6 +436,19 @@ class Recorder(Capture):
             else:
                 self.watch.note()
         return value
+
+    def _row(
+        self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any], name: str,
+        changes: bool | str, expected: bool,
+    ) -> Row:  # fmt: skip
+        """The row of a call that is to be made; the objects that it changes, and its axes, are noted."""
+        row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
+                  name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
+        if changes:
+            self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
+        if changes == "messages":
+            self._axes.update(args[0].value.axes)
+        return row
 
     def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """The result of the call of a row."""

@@ -178,11 +178,10 @@ def _degrees(kind: str, arity: int, p: int) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=256)  # by the number of ranks: 0.9 ms for 64, in each prediction without it
-def _double_degrees(p: int) -> tuple[tuple[int, int], ...]:
-    """The messages per segment that each rank sends in the first and in the second tree."""
-    found = [trees.double_trees(rank, p) for rank in range(p)]
-    return tuple((len(one.children) + (one.parent is not None), len(two.children) + (two.parent is not None))
-                 for one, two in found)  # fmt: skip
+def _double_degree(p: int) -> int:
+    """The most messages per segment that a rank sends in the two trees."""
+    return max(sum(len(tree.children) + (tree.parent is not None) for tree in trees.double_trees(rank, p))
+               for rank in range(p))  # fmt: skip
 
 
 def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
@@ -191,7 +190,7 @@ def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b:
     if name == "double_tree":
         k = int(option) if option else max(1, piece_count(math.ceil(n / 2)))
         rounds = p.bit_length() - 2 + k
-        sent = max(one + two for one, two in _double_degrees(p))
+        sent = _double_degree(p)
         time = both * rounds * (2 * a + n / k * b) + up * rounds * n / k * g
         return Cost(time, sent * k, sent * n / 2)
     if name == "tree":

@@ -24,6 +24,7 @@ import os
 import runpy
 import tempfile
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -128,9 +129,13 @@ class Collector:
         if trained:
             roots = [x for x in roots if any(id(p) in trained for p in x.parameters())]
         self.roots, self.names = sorted(roots, key=lambda root: self.calls.get(id(root), math.inf)), {}
-        known: set[int] = set()
         loose = [(f"parameter {i}", p) for i, p in enumerate(trained.values())]  # if no module has it
-        for each in (*(root.named_parameters() for root in self.roots), loose):
+        self.name_parameters([*(root.named_parameters() for root in self.roots), loose])
+
+    def name_parameters(self, of_models: Iterable[Iterable[tuple[str, Any]]]) -> None:
+        """Name the parameters of models, each once; a name of several models begins with the number of the model."""
+        known: set[int] = set()
+        for each in of_models:
             theirs = {".".join(word for word in name.split(".") if word not in WRAPPERS): p
                       for name, p in each if id(p) not in known and self.has_values(p)}  # fmt: skip
             prefix, n = "", 1
@@ -229,12 +234,28 @@ class Collector:
             self.find()
         others = {id(p) for each in self.optimizers for p in self.parameters(each)} - own
         mine = {name: p for name, p in self.names.items() if id(p) not in others}
-        grads = {name: p.grad for name, p in mine.items() if p.grad is not None}
-        arrays, places, mesh = {}, {}, {}
+        places, mesh = {}, {}
         for name, p in self.names.items():
             if (of := self.boxes(p)) is not None:
                 places[name] = {"boxes": of}
                 mesh[",".join(p.device_mesh.mesh_dim_names or ["ranks"])] = p.device_mesh.mesh.tolist()
+        arrays = self.given(mine)
+        before = {name: self.array(p) for name, p in (mine if self.step else self.names).items()}
+        if self.step == 0:
+            arrays.update({f"before:{name}": x for name, x in before.items()})
+        rank, size = self.place()
+        self.kept = mine, before, arrays, {
+            "form": FORM, "engine": f"torch {self.torch.__version__}", "rank": rank, "size": size, "step": self.step,
+            "names": list(self.names), "places": places, "mesh": mesh,
+            "losses": [float(x) for x in self.losses], "norms": [float(x) for x in self.norms],
+            "bounds": [name for name, p in mine.items() if id(p) in self.changes and self.changes[id(p)][0]],
+            "dtypes": {name: str(p.dtype).removeprefix("torch.") for name, p in self.names.items()},
+        }  # fmt: skip
+
+    def given(self, mine: dict[str, Any]) -> dict[str, Any]:
+        """The arrays that a step is given: gradients, their parts by microbatch, and the outputs of modules."""
+        arrays = {}
+        grads = {name: p.grad for name, p in mine.items() if p.grad is not None}
         is_changed = all(id(mine[name]) in self.changes for name in grads)
         for name, g in grads.items():
             p = mine[name]
@@ -247,17 +268,7 @@ class Collector:
             arrays.update({f"part {m}:{name}": sums[name] - last.get(name, 0) for name in mine if name in sums})
         names = {id(each): name for root in self.roots for name, each in root.named_modules()} if self.outputs else {}
         arrays.update({f"output:{names[key]}": self.array(x) for key, (_, x) in self.outputs.items() if key in names})
-        before = {name: self.array(p) for name, p in (mine if self.step else self.names).items()}
-        if self.step == 0:
-            arrays.update({f"before:{name}": x for name, x in before.items()})
-        rank, size = self.place()
-        self.kept = mine, before, arrays, {
-            "form": FORM, "engine": f"torch {self.torch.__version__}", "rank": rank, "size": size, "step": self.step,
-            "names": list(self.names), "places": places, "mesh": mesh,
-            "losses": [float(x) for x in self.losses], "norms": [float(x) for x in self.norms],
-            "bounds": [name for name, p in mine.items() if id(p) in self.changes and self.changes[id(p)][0]],
-            "dtypes": {name: str(p.dtype).removeprefix("torch.") for name, p in self.names.items()},
-        }  # fmt: skip
+        return arrays
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer is not self.stepping:

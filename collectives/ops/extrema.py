@@ -55,31 +55,23 @@ def _share(x: Any, y: Any, call: Call) -> Any:
     return Tensor(share, x.layout.replace(call.axes, V)) if x.__class__ in TENSORS else share
 
 
-def _extreme_adjoint(ct: Any, call: Call, x: Any, y: Any) -> Any:
-    return _separately(ct, call) * _share(x, y, call)
-
-
-def _extreme_derivative(t: Any, call: Call, x: Any, y: Any) -> Any:
-    return ALL_REDUCE(t * _share(x, y, call), call)
-
-
 ALL_MAX = Collective("all_max", (V, Shard), word="N")
 ALL_MIN = Collective("all_min", (V, Shard), word="N")
 
 
-@ALL_MAX.asks
-def _(x: Any, call: Call) -> Asked:
-    return _extreme(x, call, True)
-
-
-@ALL_MIN.asks
-def _(x: Any, call: Call) -> Asked:
-    return _extreme(x, call, False)
-
-
 for _extremum in (ALL_MAX, ALL_MIN):
-    _extremum.adjoint(_extreme_adjoint)
-    _extremum.derivative(_extreme_derivative)
+
+    @_extremum.asks
+    def _(x: Any, call: Call, is_largest: bool = _extremum is ALL_MAX) -> Asked:
+        return _extreme(x, call, is_largest)
+
+    @_extremum.adjoint
+    def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
+        return _separately(ct, call) * _share(x, y, call)
+
+    @_extremum.derivative
+    def _(t: Any, call: Call, x: Any, y: Any) -> Any:
+        return ALL_REDUCE(t * _share(x, y, call), call)
 
 
 def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
