@@ -234,18 +234,22 @@ def _dtype(
         _needed(pointers[k].dtype == of(value[0]), f"{name} of {of(value[0])} to {pointers[k].dtype}")
         return ""
     if name == "reduce":
-        op, k, i, axes, *layout = given
         _needed(is_last, "a reduction that is not the last step")
-        _needed(of(i) in REDUCTIONS.get(op, ()), f"{op}.reduce of {of(i)}")
-        is_place = op in ("argmax", "argmin")
-        needed = "i8" if is_place else of(i)
-        _needed(pointers[k].dtype == needed, f"{op}.reduce of {of(i)} to {pointers[k].dtype}")
-        _needed(not is_place or len(axes) == 1, f"{op} over the axes {axes}")
-        _needed(all(0 <= a < ndim and pointers[k].strides[a] == 0 for a in axes), f"axes {axes} of the result")
-        _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")
+        _check_reduction(given, of(given[2]), pointers[given[1]], ndim)
         return ""
     count, dtypes, result = UFUNCS.get(name, (0, (), ""))
     _needed(count == len(given) > 0, f"{name} of {len(given)} operands")
     kinds = {of(i) for i in given}
     _needed(len(kinds) == 1 and kinds <= {*dtypes}, f"{name} of {sorted(kinds)}")
     return result or kinds.pop()
+
+
+def _check_reduction(given: Sequence[Any], dtype: str, out: Pointer, ndim: int) -> None:
+    """Raise `Unsupported` if a value of a dtype is not reduced so to a result."""
+    op, _, _, axes, *layout = given
+    _needed(dtype in REDUCTIONS.get(op, ()), f"{op}.reduce of {dtype}")
+    is_place = op in ("argmax", "argmin")
+    _needed(out.dtype == ("i8" if is_place else dtype), f"{op}.reduce of {dtype} to {out.dtype}")
+    _needed(not is_place or len(axes) == 1, f"{op} over the axes {axes}")
+    _needed(all(0 <= a < ndim and out.strides[a] == 0 for a in axes), f"axes {axes} of the result")
+    _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")

@@ -476,16 +476,7 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
         raise Refused(ufunc.__name__)
     given = [trace.operand(x) for x in inputs]
     values = [real(x) for x in inputs]
-    kinds = [x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(bool) if x.__class__ is bool else type(x)
-             for x in values]  # fmt: skip
-    dtype = words.get("dtype")
-    more = {} if dtype is None else {"signature": (*[None] * ufunc.nin, np.dtype(dtype))}
-    try:
-        loop = ufunc.resolve_dtypes(
-            (*kinds, outs[0].dtype if outs else None), casting=words.get("casting", "same_kind"), **more
-        )
-    except TypeError as error:
-        raise Refused(f"{ufunc.__name__}: {error}") from error
+    loop = _dtypes_of(ufunc, values, outs[0].dtype if outs else None, words)
     found = ufunc(*values, **({"out": (outs[0]._value,)} if outs else {}), **words)
     ins = []
     for x, of in zip(given, loop, strict=False):
@@ -498,6 +489,21 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
     else:
         _add_product(trace, ufunc, inputs[0], inputs[1], y)
     return y
+
+
+def _dtypes_of(ufunc: Any, values: Sequence[Any], out: Any, words: dict[str, Any]) -> tuple[Any, ...]:
+    """The dtypes of the loop by which NumPy computes a ufunc: of its operands, and of its result."""
+    kinds = [x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(bool) if x.__class__ is bool else type(x)
+             for x in values]  # fmt: skip
+    dtype = words.get("dtype")
+    more = {} if dtype is None else {"signature": (*[None] * ufunc.nin, np.dtype(dtype))}
+    try:
+        found: tuple[Any, ...] = ufunc.resolve_dtypes(
+            (*kinds, out), casting=words.get("casting", "same_kind"), **more
+        )  # fmt: skip
+    except TypeError as error:
+        raise Refused(f"{ufunc.__name__}: {error}") from error
+    return found
 
 
 def _reduce(
@@ -648,26 +654,13 @@ class _Places:
 
     def __init__(self, x: Traced, key: Any):
         trace = x._trace
-        parts = list(key) if isinstance(key, tuple) else [key]
-        used = sum(k is not None and k is not ... for k in parts)
-        if any(k is ... for k in parts):
-            at = next(i for i, k in enumerate(parts) if k is ...)
-            parts[at : at + 1] = [slice(None)] * (x.ndim - used)
-        else:
-            parts += [slice(None)] * (x.ndim - used)
         arrays: dict[int, Any] = {}
-        basic: list[Any] = []
-        dim = 0  # of the view with the basic parts alone
-        for k in parts:
+        basic = _whole_key(key, x.ndim)
+        for dim, k in enumerate(basic):  # a dimension of the view with the basic parts alone
             if isinstance(k, np.ndarray | list) or type(k) is Traced:
-                arrays[dim] = _as_index(trace, k)
-                basic.append(slice(None))
-                dim += 1
+                arrays[dim], basic[dim] = _as_index(trace, k), slice(None)
             elif isinstance(k, int | np.integer) and not isinstance(k, bool):
                 raise Refused("a number beside an array in an index")
-            else:
-                basic.append(k)
-                dim += 1
         self.whole = x._value[tuple(basic)]
         self.axes = list(arrays)
         joint = np.broadcast_shapes(*(k.shape for k in arrays.values()))
@@ -696,6 +689,14 @@ class _Places:
             "pairs": tuple((step, n) for _, step, n in self.indices), "place": self.place,
             "arrays": dict(zip(self.axes, self.arrays, strict=True)),
         }  # fmt: skip
+
+
+def _whole_key(key: Any, ndim: int) -> list[Any]:
+    """The parts of an index, one for each dimension and each new one, without an ellipsis."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    rest = [slice(None)] * (ndim - sum(k is not None and k is not ... for k in parts))
+    at = next((i for i, k in enumerate(parts) if k is ...), len(parts))
+    return [*parts[:at], *rest, *parts[at + 1 :]]
 
 
 def _gather(x: Traced, key: Any, found: Any = None) -> Traced:

@@ -177,6 +177,12 @@ class Leaf(Tensor):
         need = need.dual
         if g.layout is need:
             return g
+        self._require_labels(g, need)
+        return Tensor(g.array, need)
+
+    def _require_labels(self, g: Tensor, need: Layout) -> None:
+        """Raise LayoutError for a gradient that has not the labels of `need`, the dual of this leaf's layout."""
+        name, shape = self.name or "a leaf", self.array.shape
         for k, axis in enumerate(need.grid.names):
             have, label = None if g.layout is None else g.layout.labels[k], need.labels[k]
             if have is not None and is_copy_for_part(have, label):
@@ -196,7 +202,6 @@ class Leaf(Tensor):
                     + ("a plain array has no label" if have is None else f"the gradient is {have.word}")
                     + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}"
                 )
-        return Tensor(g.array, need)
 
     @property
     def data(self) -> Any:

@@ -76,8 +76,7 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
     end = len(recording.nodes) if tape.end is None else min(tape.end, len(recording.nodes))
     nodes = {place: recording.nodes[place] for place in range(tape.start, end) if recording.nodes[place] is not None}
     facts = getattr(recording, "records", None)
-    own = {} if facts is None else {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
-    recorded = {place: record for place, record in own.items() if record.place == place}
+    recorded = {} if facts is None else _records_by_place(facts)
     if nodes or tape.end == tape.start:
         kept = _kept_values(nodes)
         kept.update((y.node, y) for y in outputs if y.tape is recording)
@@ -90,6 +89,12 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
         )
     known = [p for p in sorted(recorded) if tape.start <= p and (tape.end is None or p < tape.end)]
     return [_row_of_record(p, recorded[p], facts) for p in known]
+
+
+def _records_by_place(facts: Any) -> dict[int, Any]:
+    """The records of a tape's own operations, by place."""
+    found = {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
+    return {place: record for place, record in found.items() if record.place == place}
 
 
 def _row_of_node(place: int, nodes: dict[int, Any], value: Any, record: Any) -> _Row:

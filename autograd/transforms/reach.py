@@ -378,17 +378,7 @@ class Reach:
         if is_of_library(f.__module__ or ""):
             yield from _functions_in(path, [cell.cell_contents for cell in cells])
             return
-        names: list[str] = []
-        for code in _codes(f.__code__):
-            found = set(code.co_names)
-            strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
-            functions = set(_globals_of(code))
-            by_name = functions & _READS_ONE or "attrgetter" in found
-            self._all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
-            self._all |= bool(by_name) and not strings
-            self._asked |= strings if by_name else set()
-            self._names |= found | self._asked
-            names += functions
+        names = self._globals_read(f.__code__)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._attributes(path, f, name)
         yield from ((path, x) for x in (f.__defaults__, f.__kwdefaults__) if x is not None)
@@ -399,6 +389,21 @@ class Reach:
             yield from ((name, cell.cell_contents) for name, cell in zip(free, cells, strict=True))
         yield from self._named("", f.__globals__, names, shadows=True)
         yield from _imported(f.__code__)
+
+    def _globals_read(self, of: CodeType) -> list[str]:
+        """The globals that a function reads. The attributes that it may read of any object are noted."""
+        names: list[str] = []
+        for code in _codes(of):
+            found = set(code.co_names)
+            strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
+            functions = set(_globals_of(code))
+            by_name = functions & _READS_ONE or "attrgetter" in found
+            self._all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
+            self._all |= bool(by_name) and not strings
+            self._asked |= strings if by_name else set()
+            self._names |= found | self._asked
+            names += functions
+        return names
 
     def _named(
         self, path: str, d: Mapping[str, Any], names: Iterable[str], shadows: bool = False

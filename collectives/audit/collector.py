@@ -234,11 +234,7 @@ class Collector:
             self.find()
         others = {id(p) for each in self.optimizers for p in self.parameters(each)} - own
         mine = {name: p for name, p in self.names.items() if id(p) not in others}
-        places, mesh = {}, {}
-        for name, p in self.names.items():
-            if (of := self.boxes(p)) is not None:
-                places[name] = {"boxes": of}
-                mesh[",".join(p.device_mesh.mesh_dim_names or ["ranks"])] = p.device_mesh.mesh.tolist()
+        places, mesh = self.pieces()
         arrays = self.given(mine)
         before = {name: self.array(p) for name, p in (mine if self.step else self.names).items()}
         if self.step == 0:
@@ -251,6 +247,15 @@ class Collector:
             "bounds": [name for name, p in mine.items() if id(p) in self.changes and self.changes[id(p)][0]],
             "dtypes": {name: str(p.dtype).removeprefix("torch.") for name, p in self.names.items()},
         }  # fmt: skip
+
+    def pieces(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The places of this rank's pieces of DTensors in the whole arrays, by name, and the meshes of these."""
+        places, mesh = {}, {}
+        for name, p in self.names.items():
+            if (of := self.boxes(p)) is not None:
+                places[name] = {"boxes": of}
+                mesh[",".join(p.device_mesh.mesh_dim_names or ["ranks"])] = p.device_mesh.mesh.tolist()
+        return places, mesh
 
     def given(self, mine: dict[str, Any]) -> dict[str, Any]:
         """The arrays that a step is given: gradients, their parts by microbatch, and the outputs of modules."""

@@ -131,6 +131,10 @@ class Judge:
             if starts and all(key in theirs and np.array_equal(theirs[key], step.arrays[key]) for key in starts):
                 text = "a run with moved bits has the reference's parameters, so it measures no tolerance"
                 raise ArgumentError(f"{text}\n  fix: collect it with --ulp 1; a program without modules has none")
+        self._check_cuts(step)
+
+    def _check_cuts(self, step: Step) -> None:
+        """Raise ArgumentError if a cut names no parameter or no dimension of one."""
         for pattern, cuts in self.cuts.items():
             shapes = [step.arrays[key].shape for name in step.names if fnmatchcase(name, pattern)
                       if (key := f"before:{name}") in step.arrays]  # fmt: skip
