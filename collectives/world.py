@@ -156,7 +156,8 @@ class World:
         rank: int = 0,
         note: Note | None = None,
     ):
-        _check_environment()
+        for text, fix in environment.problems().values():  # variables that are misspelt or have wrong values
+            raise OptionError(f"{text}\n  fix: {fix}")
         if kind is None:
             kind = "mpi" if launched_size() > 1 else "threads"
             if kind == "threads" and (problem := why_not_alone()):
@@ -496,12 +497,6 @@ class World:
             _current.world = _current.communicator = None
         if is_left and self in process.worlds:
             process.worlds.remove(self)
-
-
-def _check_environment() -> None:
-    """Refuse variables that are misspelt or have wrong values."""
-    for text, fix in environment.problems().values():
-        raise OptionError(f"{text}\n  fix: {fix}")
 
 
 @contextmanager

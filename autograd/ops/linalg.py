@@ -90,10 +90,6 @@ def inv(a: Any) -> Any:
     return _inv_op(a)
 
 
-def _solution_shape(a: Any, b: Any, *shapes: Shape) -> Shape:
-    return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])
-
-
 @wraps(np.linalg.solve)
 def _solution(a: Any, b: Any, *shapes: Shape) -> Any:
     if device_of(a) != "cpu" and b.ndim > 1 and a.shape[:-2] != b.shape[:-2]:  # CuPy does not broadcast batches
@@ -103,7 +99,8 @@ def _solution(a: Any, b: Any, *shapes: Shape) -> Any:
 
 
 _solve_op: Primitive = op(
-    "solve", "N a", by_shape(_solution, _solution_shape),
+    "solve", "N a", by_shape(
+        _solution, lambda a, b, *shapes: (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:])),
     (lambda ct, y, a, b, s, t: unbroadcast(-(solved(T(a), ct) @ T(y)), s),
      lambda ct, y, a, b, s, t: unbroadcast(solved(T(a), ct), t)),
     saves="y0", dims=matrix_dims, operands="a b", tangent=(lambda da, y, a, b, s, t: -solved(a, da @ y), None),

@@ -49,11 +49,6 @@ def _mixed_axes_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(Mix if i in options[0] else i for i in range(len(shapes[0])))]
 
 
-def _mixed_matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    n = len(shapes[0])
-    return [tuple(Mix if i >= n - 2 else i for i in range(n))]
-
-
 # -- flips and rolls -------------------------------------------------------------------------------------------------
 _flip_op: Primitive = op(
     "flip", "a", lambda x, axes: np.flip(x, axes), lambda ct, y, x, axes: _flip_op(ct, options=(axes,)),
@@ -452,7 +447,8 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 def _triangle(name: str, function: Any) -> Primitive:
     made: Primitive = op(
-        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), dims=_mixed_matrix_dims, operands="x"
+        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), operands="x",
+        dims=lambda shapes, options: [tuple(Mix if i >= len(shapes[0]) - 2 else i for i in range(len(shapes[0])))],
     )  # fmt: skip
     return made
 

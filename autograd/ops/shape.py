@@ -397,24 +397,16 @@ def repeated_to(x: Any, shape: Shape) -> Any:
     return x if is_same else broadcast_to(x, wanted)
 
 
-def _expand_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    axes = options[0]
-    places = [i for i in range(len(shapes[0]) + len(axes)) if i not in axes]
-    return [tuple(places)]
-
-
-def _squeeze_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    axes = options[0]
-    return [tuple(Mix if i in axes else i - sum(a < i for a in axes) for i in range(len(shapes[0])))]
-
-
 _expand: Primitive = op(
     "expand_dims", "a", lambda x, axes: np.expand_dims(x, axes), lambda ct, y, x, axes: _squeeze(ct, options=(axes,)),
-    dims=_expand_dims, operands="x",
+    dims=lambda shapes, options: [tuple(i for i in range(len(shapes[0]) + len(options[0])) if i not in options[0])],
+    operands="x",
 )  # fmt: skip
 _squeeze: Primitive = op(
     "squeeze", "a", lambda x, axes: np.squeeze(x, axes), lambda ct, y, x, axes: _expand(ct, options=(axes,)),
-    dims=_squeeze_dims, operands="x",
+    dims=lambda shapes, options: [
+        tuple(Mix if i in options[0] else i - sum(a < i for a in options[0]) for i in range(len(shapes[0])))],
+    operands="x",
 )  # fmt: skip
 
 

@@ -257,7 +257,7 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
     array([1., 2.])
     """
     check_callable(g, "make_ggnvp")
-    return nary("make_ggnvp", _make_ggnvp, f, f_argnum, g)
+    return nary("make_ggnvp", lambda f, x, loss: _gauss_newton(Traced(f, x), loss), f, f_argnum, g)
 
 
 # -- the transforms of a function of one argument, at a point ----------------------------------------------------------
@@ -311,10 +311,6 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
         for row, found in zip(rows, traced.pull([spread]), strict=True):
             row.append(found)
     return traced.structure.rebuild([stacked(row, rest, 0) for row in rows])
-
-
-def _make_ggnvp(f: Function, x: Any, loss: Function) -> Callable[[Any], Any]:
-    return _gauss_newton(Traced(f, x), loss)
 
 
 def _gauss_newton(traced: Traced, loss: Function) -> Callable[[Any], Any]:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from autograd.errors import MeshError
 
 from ..transports.steps import piece_count
-from . import trees
 from .hierarchical import BETWEEN, INSIDE, names_of
 from .table import algorithms_of, check_name
 
@@ -177,20 +175,13 @@ def _degrees(kind: str, arity: int, p: int) -> tuple[int, int, int]:
     return below, max(below, 1 + max(0, min(arity, p - 1 - arity))), height
 
 
-@lru_cache(maxsize=256)  # by the number of ranks: 0.9 ms for 64, in each prediction without it
-def _double_degree(p: int) -> int:
-    """The most messages per segment that a rank sends in the two trees."""
-    return max(sum(len(tree.children) + (tree.parent is not None) for tree in trees.double_trees(rank, p))
-               for rank in range(p))  # fmt: skip
-
-
 def _tree(operation: str, name: str, option: str, n: float, p: int, a: float, b: float, g: float) -> Cost:
     up = 0 if operation == "broadcast" else 1
     both = 2 if operation == "all_reduce" else 1
     if name == "double_tree":
         k = int(option) if option else max(1, piece_count(math.ceil(n / 2)))
         rounds = p.bit_length() - 2 + k
-        sent = _double_degree(p)
+        sent = min(p, 4)  # of a rank in both trees: who has children in one is a leaf of the other
         time = both * rounds * (2 * a + n / k * b) + up * rounds * n / k * g
         return Cost(time, sent * k, sent * n / 2)
     if name == "tree":

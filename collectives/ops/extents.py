@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,33 +176,31 @@ def _checked_received(axis: Axis, counts: Sequence[int], said: Sequence[int]) ->
 
 def check_outer(x: Tensor, axis: Axis, dim: int, name: str) -> None:
     """Raise LayoutError if an inner axis still splits the dimension along which parts are to be concatenated."""
-    layout = x.layout
-    assert layout is not None
-    grid = layout.grid
-    first = min(grid.axis(a) for a in axis.names)  # axes between those of a tuple count as inner to its first
-    for k in range(first + 1, len(grid.names)):
-        label = layout.labels[k]
-        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
-            raise LayoutError(
-                f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
-                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} on this inner axis too: joining the "
-                f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over the "
-                "tuple of both axes"
-            )
+    for inner, text in _cuts_inside(x, axis, dim, name):
+        raise LayoutError(
+            f"{text} on this inner axis too: joining the outer parts first would interleave them\n  fix: {name} over "
+            f"{inner!r} first, or over the tuple of both axes"
+        )
 
 
 def check_inner(x: Tensor, axis: Axis, dim: int, name: str) -> None:
     """Raise LayoutError if an inner axis already splits the dimension that is to be split."""
+    for _, text in _cuts_inside(x, axis, dim, name):
+        raise LayoutError(
+            f"{text}: the inner axis has cut this dimension already, and the mesh's earlier axis is the outer one\n"
+            f"  fix: cut along {axis.names[0]!r} first"
+        )
+
+
+def _cuts_inside(x: Tensor, axis: Axis, dim: int, name: str) -> Iterator[tuple[str, str]]:
+    """The axes inside an axis that split a dimension, each with the text of the call and of the label on it."""
     layout = x.layout
     assert layout is not None
     grid = layout.grid
-    first = min(grid.axis(a) for a in axis.names)
-    for k in range(first + 1, len(grid.names)):
-        label = layout.labels[k]
-        if isinstance(label, Shard) and label.dim == dim and grid.names[k] not in axis.names:
-            raise LayoutError(
+    first = min(grid.axis(a) for a in axis.names)  # axes between those of a tuple count as inner to its first
+    for inner, label in zip(grid.names[first + 1 :], layout.labels[first + 1 :], strict=True):
+        if isinstance(label, Shard) and label.dim == dim and inner not in axis.names:
+            yield inner, (
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
-                f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension "
-                "already, and the mesh's earlier axis is the outer one\n  fix: cut along "
-                f"{axis.names[0]!r} first"
+                f"dim={dim})\n  axis {inner!r}: x is {label!r}"
             )

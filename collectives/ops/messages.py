@@ -68,11 +68,8 @@ class _Permute(Collective):
         return super().fingerprint(x, call.but(shape=any_shape, options=()), recorded)
 
 
-def _received_shape(shape: list[int], call: Call) -> list[int]:
-    return list(call.shape) or shape
-
-
-PERMUTE = _Permute("permute", (V, Shard), V, alone=None, sends=_leaving, shape=_received_shape)
+PERMUTE = _Permute("permute", (V, Shard), V, alone=None, sends=_leaving,
+                   shape=lambda shape, call: list(call.shape) or shape)  # fmt: skip
 
 
 @PERMUTE.asks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -20,11 +19,6 @@ from .fused import Fused
 Shape = tuple[int, ...]
 
 
-def _reduced_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    axis = options[0]
-    return [tuple(Mix if i == axis else i - (i > axis) for i in range(len(shapes[0])))]
-
-
 @in_float32
 def _logsumexp(x: Any, axis: int) -> Any:
     top = np.max(x, axis=axis, keepdims=True)
@@ -35,7 +29,9 @@ def _logsumexp(x: Any, axis: int) -> Any:
 _logsumexp_op = op(
     "logsumexp", "N", _logsumexp,
     lambda ct, y, x, axis: expand_dims(ct, axis) * exp(x - expand_dims(y, axis)),
-    saves="y0", dims=_reduced_dims, operands="x", sensitive=True,
+    saves="y0", operands="x", sensitive=True,
+    dims=lambda shapes, options: [
+        tuple(Mix if i == options[0] else i - (i > options[0]) for i in range(len(shapes[0])))],
 )  # fmt: skip
 
 
