@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -27,7 +26,7 @@ from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
-from ..errors import CaptureError, TapeError, short
+from ..errors import CaptureError, TapeError, frames_of_threads, short, uncollected
 from ..random.keys import Key
 from .reach import Reach, is_of_library
 from .recorder import Recorder, Silent
@@ -199,14 +198,19 @@ _POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose threads 
 
 def others_may_read() -> bool:
     """Whether another thread runs code of the program or of ringtape, or waits for such work."""
-    for thread, found in sys._current_frames().items():
-        frame: FrameType | None = None if thread == threading.get_ident() else found
-        while frame is not None:
-            name = frame.f_globals.get("__name__", "")
-            if name in _POOLS or not is_of_library(name) or name.partition(".")[0] in _OWN:
-                return True
-            frame = frame.f_back
-    return False
+    own = threading.get_ident()
+
+    def found() -> bool:
+        for thread, innermost in frames_of_threads().items():
+            frame: FrameType | None = None if thread == own else innermost
+            while frame is not None:
+                name = frame.f_globals.get("__name__", "")
+                if name in _POOLS or not is_of_library(name) or name.partition(".")[0] in _OWN:
+                    return True
+                frame = frame.f_back
+        return False
+
+    return uncollected(found)
 
 
 def in_other(array: Any, seed: int) -> None:

@@ -731,6 +731,14 @@ def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_found(planted:
     assert done.stdout.split() == ["True", str(planted), "True"], done
 
 
+def test_frames_of_threads_are_found_in_one_place() -> None:
+    """Where garbage may be collected, a rank that looks at the others' frames stops all of them for ever."""
+    root = Path(ag.__file__).parents[1]
+    files = [file for package in ("autograd", "collectives", "parallel") for file in (root / package).rglob("*.py")]
+    found = [file.name for file in files if "_current_frames" in file.read_text()]
+    assert found == ["errors.py"]
+
+
 def test_all_errors_name_the_line() -> None:
     """The base class adds it, so no class makes its text itself; Python shows the place of a warning."""
     kinds = [ag.RingtapeError]
