@@ -35,7 +35,7 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
@@ -106,14 +106,15 @@ class Place:
         cls, path: str, keys: Sequence[str], get: Callable[..., Any], of: Iterable[tuple[Any, ...]], holder: Any = None
     ) -> Place:
         """A place with a fixed number of values."""
-        of = list(of)
-        place = cls(path, lambda: keys, (functools.partial(map, get, *zip(*of, strict=True)),) if of else (), holder)
-        place.get, place.of = get, of
+        place = cls(path, lambda: keys, (), holder)
+        place.get, place.of = get, list(of)
         return place
 
     def values(self) -> list[Any]:
         """The values that it holds now."""
         try:
+            if self.get is not None:
+                return [self.get(*of) for of in self.of]
             return list(chain.from_iterable(read() for read in self.reads))
         except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
             return [ABSENT]
@@ -388,22 +389,15 @@ class Reach:
             self.places.append(Place.fixed("", free, _getter("cell_contents"), [(cell,) for cell in cells]))
             yield from ((name, cell.cell_contents) for name, cell in zip(free, cells, strict=True))
         yield from self._named("", f.__globals__, names, shadows=True)
-        yield from _imported(f.__code__)
+        yield from ((name, sys.modules[name]) for name in _read_by(f.__code__).modules if name in sys.modules)
 
-    def _globals_read(self, of: CodeType) -> list[str]:
+    def _globals_read(self, of: CodeType) -> tuple[str, ...]:
         """The globals that a function reads. The attributes that it may read of any object are noted."""
-        names: list[str] = []
-        for code in _codes(of):
-            found = set(code.co_names)
-            strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
-            functions = set(_globals_of(code))
-            by_name = functions & _READS_ONE or "attrgetter" in found
-            self._all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
-            self._all |= bool(by_name) and not strings
-            self._asked |= strings if by_name else set()
-            self._names |= found | self._asked
-            names += functions
-        return names
+        read = _read_by(of)
+        self._all |= read.all
+        self._asked |= read.asked
+        self._names |= read.names | self._asked
+        return read.globals
 
     def _named(
         self, path: str, d: Mapping[str, Any], names: Iterable[str], shadows: bool = False
@@ -531,18 +525,36 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(x)
 
 
-@functools.lru_cache(4096)  # a walk reads the instructions of each function some three times, for 70 us each
-def _globals_of(code: CodeType) -> tuple[str, ...]:
-    found = (i for i in dis.get_instructions(code) if "GLOBAL" in i.opname or i.opname == "LOAD_NAME")
-    return tuple(dict.fromkeys(i.argval for i in found))
+class _Read(NamedTuple):
+    """What a function's code names, with that of the functions, lambdas and comprehensions in it."""
+
+    globals: tuple[str, ...]
+    names: frozenset[str]  # of attributes and globals
+    asked: frozenset[str]  # names of attributes that stand as texts, if it asks for attributes by name
+    all: bool  # whether it may read any attribute
+    modules: tuple[str, ...]  # that it imports when it runs
 
 
-def _imported(code: CodeType) -> Iterator[tuple[str, Any]]:
-    """The modules that a function imports when it runs."""
-    for each in _codes(code):
-        for i in dis.get_instructions(each):
-            if i.opname == "IMPORT_NAME" and i.argval in sys.modules:
-                yield i.argval, sys.modules[i.argval]
+@functools.lru_cache(4096)  # a capture walks ten times over the functions of a step; each reading costs 200 us or more
+def _read_by(of: CodeType) -> _Read:
+    names, asked, may_all = set[str](), set[str](), False
+    read, modules = dict[str, None](), dict[str, None]()
+    for code in _codes(of):
+        functions = set[str]()
+        for i in dis.get_instructions(code):
+            if "GLOBAL" in i.opname or i.opname == "LOAD_NAME":
+                functions.add(i.argval)
+                read[i.argval] = None
+            elif i.opname == "IMPORT_NAME":
+                modules[i.argval] = None
+        found = set(code.co_names)
+        strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
+        by_name = bool(functions & _READS_ONE) or "attrgetter" in found
+        may_all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
+        may_all |= by_name and not strings
+        asked |= strings if by_name else set()
+        names |= found
+    return _Read(tuple(read), frozenset(names), frozenset(asked), may_all, tuple(modules))
 
 
 def _slots(kind: type) -> list[str]:
