@@ -46,7 +46,7 @@ def environment_of_bits() -> dict[str, Any]:
     """
     config: Any = np.show_config(mode="dicts")
     blas = config.get("Build Dependencies", {}).get("blas", {})
-    kernel, threads = _openblas()
+    openblas = _openblas()
     return {
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
@@ -54,8 +54,8 @@ def environment_of_bits() -> dict[str, Any]:
         "numpy_simd": ", ".join(config.get("SIMD Extensions", {}).get("found", [])),
         "blas": blas.get("name"),
         "blas_version": blas.get("version"),
-        "blas_kernel": kernel,
-        "blas_threads": threads,
+        "blas_kernel": None if openblas is None else openblas[0]().decode(),
+        "blas_threads": None if openblas is None else int(openblas[1]()),
         "products": None if library is None else library.path.rpartition("/")[2],
         "numba": _version("numba"),
     }
@@ -69,16 +69,12 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-@cache  # of paths; without it each checkpoint makes functions that ctypes keeps, 60 bytes a save
-def _library(path: str) -> Any:
-    return ctypes.CDLL(path)
-
-
-def _openblas() -> tuple[str | None, int | None]:
-    """The kernel and the number of threads of the OpenBLAS that is loaded, or None where there is none."""
+@cache  # once; without it each checkpoint looks for it among the libraries of the process, for some ms
+def _openblas() -> tuple[Any, Any] | None:
+    """The functions of the kernel's name and of the number of threads of the OpenBLAS that is loaded, if one is."""
     for path in _loaded("openblas"):
         try:
-            library = _library(path)
+            library = ctypes.CDLL(path)
         except OSError:
             continue
         for before in ("scipy_", ""):  # NumPy's wheels rename the functions
@@ -89,8 +85,8 @@ def _openblas() -> tuple[str | None, int | None]:
                 except AttributeError:
                     continue
                 name.restype, threads.restype = ctypes.c_char_p, ctypes.c_int
-                return name().decode(), int(threads())
-    return None, None
+                return name, threads
+    return None
 
 
 def _loaded(word: str) -> list[str]:

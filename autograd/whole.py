@@ -9,8 +9,7 @@ rank holds, from which nobody has to gather. A `Stored` value is the other way r
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,14 +66,14 @@ class _Mode(threading.local):
 _mode = _Mode()
 
 
-@contextmanager
-def in_pieces() -> Iterator[None]:
+class in_pieces:
     """A block in which `whole_of`, and so every ``state_dict``, gives a `Piece` for each array and sends nothing."""
-    before, _mode.pieces = _mode.pieces, True
-    try:
-        yield
-    finally:
-        _mode.pieces = before
+
+    def __enter__(self) -> None:
+        self.before, _mode.pieces = _mode.pieces, True
+
+    def __exit__(self, *_: object) -> None:
+        _mode.pieces = self.before
 
 
 def are_pieces() -> bool:

@@ -80,7 +80,7 @@ def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None
 
 def _require(x: Any, what: str, numbers: bool, stored: bool) -> None:
     kind = type(x)
-    found = _dtype_fault(x.dtype, stored) if numbers else None
+    found = _dtype_fault(x.dtype, stored) if numbers and x.dtype.kind not in "biufc" else None
     if found is None and kind is not np.ndarray:
         found = _class_fault(kind, x, stored)
     if found is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 __all__ = ["Box", "boxes_in", "cut", "elements", "meet", "refined", "shape_of", "whole_box", "within", "without"]
 
@@ -25,7 +26,7 @@ def whole_box(shape: Sequence[int]) -> Box:
     >>> whole_box((4, 3))
     ((0, 4), (0, 3))
     """
-    return tuple([(0, int(n)) for n in shape])
+    return tuple(zip(repeat(0), map(int, shape)))
 
 
 def shape_of(box: Box) -> tuple[int, ...]:
@@ -35,7 +36,10 @@ def shape_of(box: Box) -> tuple[int, ...]:
 
 def elements(box: Box) -> int:
     """The number of elements of a box."""
-    return math.prod([end - begin for begin, end in box])
+    found = 1
+    for begin, end in box:
+        found *= end - begin
+    return found
 
 
 def meet(a: Box, b: Box) -> Box | None:

@@ -157,7 +157,8 @@ writer = _Writer()
 
 def point(name: str, path: str | None = None) -> None:
     """Announce a step of writing, to a file or a directory, at which a fault can be injected."""
-    faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
+    if faults.listeners.by_thread:
+        faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
 
 
 def offsets(file: Any, size: int, path: Any) -> dict[str, tuple[int, int]]:

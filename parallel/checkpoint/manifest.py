@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -111,19 +111,22 @@ class Manifest:
         """The bytes of all files."""
         return sum(size for _, size in self.files)
 
+    def head(self) -> dict[str, Any]:
+        """The content without values, as JSON has it."""
+        return {
+            "format": FORMAT, "step": self.step, "mesh": self.mesh, "classes": self.classes,
+            "checksum": self.checksum, "about": self.about, "files": self.files, "tree": self.tree,
+        }  # fmt: skip
+
     def text(self) -> str:
         """The JSON text, in which each value is a line."""
         values = ",\n".join([
-            "  " + json.dumps({path: {
+            "  " + _text_of({path: {
                 "shape": v.shape, "dtype": v.dtype, "layout": v.layout, **({"place": v.place} if v.place else {}),
                 "pieces": [[p.file, p.begin, p.end, p.box, p.checksum] for p in v.pieces],
             }})[1:-1] for path, v in self.values.items()
         ])  # fmt: skip
-        rest = {
-            "format": FORMAT, "step": self.step, "mesh": self.mesh, "classes": self.classes,
-            "checksum": self.checksum, "about": self.about, "files": self.files, "tree": self.tree,
-        }  # fmt: skip
-        body = json.dumps(rest)[:-1] + ', "values": {\n' + values + "\n}}"
+        body = _text_of(self.head())[:-1] + ', "values": {\n' + values + "\n}}"
         return f'{{"digest": "{_digest(body.encode())}", "manifest":\n{body}\n}}\n'
 
     @classmethod
@@ -155,7 +158,7 @@ class Manifest:
         if not text.endswith(_AFTER) or head != b'{"digest": "%s", ' % _digest(body).encode():
             refuse(folder, NAME, "its digest is not that of its content: it is cut off, was changed, or is none")
         try:
-            return cls._checked(*_parsed(body), folder)
+            return cls.checked(*_parsed(body), folder)
         except CheckpointError:
             raise
         except Exception as error:  # a manifest that another program has written, with a right digest
@@ -163,7 +166,14 @@ class Manifest:
             raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it is no manifest: {fault}") from None
 
     @classmethod
-    def _checked(cls, code: Any, lines: Iterable[tuple[str, Any]], folder: str) -> Manifest:
+    def checked(cls, code: Any, lines: Iterable[tuple[str, Any]], folder: str) -> Manifest:
+        """The manifest of a `head`, and of values by path, as JSON has them.
+
+        Raises
+        ------
+        DamagedCheckpoint, or an error of Python
+            They are none.
+        """
         if code["format"] != FORMAT:
             refuse(folder, NAME, f"its format is {code['format']!r}; this version reads {FORMAT!r}")
         files = [(_file_name(name, folder), size) for name, size in code["files"]]
@@ -173,15 +183,13 @@ class Manifest:
         sizes = np.array([size for _, size in files], np.int64)
         values: dict[str, Value] = {}
         numbers = [np.empty((0, 3), np.int64)]
-        for path, each in lines:  # one value at a time is there as JSON
+        for path, each in lines:  # some values at a time are there as JSON
             if path in values:
                 raise ValueError("an object that has a key twice")
             values[path] = _value(path, each, files, sizes, numbers, folder)
         _refuse_overlaps(values, numbers, files, folder)
         step, mesh, tree, classes, about = itemgetter("step", "mesh", "tree", "classes", "about")(code)
-        _require(dict, mesh, tree, about)
-        _require(list, classes)
-        _require(str, code["checksum"])
+        _require((dict, mesh), (dict, tree), (dict, about), (list, classes), (str, code["checksum"]))
         _numbers([step, *mesh.values(), *classes])
         if not classes or set(classes) != set(range(max(classes) + 1)):
             refuse(folder, NAME, "its classes of ranks are not numbered")
@@ -198,7 +206,7 @@ def _digest(body: Any) -> str:
 
 
 def _parsed(body: memoryview) -> tuple[Any, Iterable[tuple[str, Any]]]:
-    """The content of a manifest without its values, and these, read one after another if each is a line.
+    """The content of a manifest without its values, and these, read some at a time if each is a line.
 
     JSON that is read at once takes ten times the memory of its text.
     """
@@ -208,13 +216,13 @@ def _parsed(body: memoryview) -> tuple[Any, Iterable[tuple[str, Any]]]:
     has_lines = text.startswith(_VALUES, end - len(_VALUES)) and text.endswith(b"\n}}" + _AFTER)
     if end - len(_VALUES) < start or not has_lines:
         code = _json_of(bytes(body))
-        _require(dict, code["values"])
+        _require((dict, code["values"]))
         return code, code["values"].items()
 
     def lines() -> Iterator[tuple[str, Any]]:
         at, last = end + 1, len(text) - len(_AFTER) - 3  # at the line break before "}}"
         while at < last:
-            stop = text.find(b"\n", at, last)
+            stop = text.find(b"\n", min(at + _AT_ONCE, last), last)
             stop = last if stop < 0 else stop
             yield from _json_of(b"{" + text[at : stop - (stop < last and text[stop - 1] == 44)] + b"}").items()
             at = stop + 1
@@ -223,6 +231,7 @@ def _parsed(body: memoryview) -> tuple[Any, Iterable[tuple[str, Any]]]:
 
 
 _VALUES = b', "values": {'
+_AT_ONCE = 1 << 16  # bytes of text; most manifests have fewer
 
 
 def _json_of(text: bytes) -> Any:
@@ -244,6 +253,7 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"the number {text}")
 
 
+_text_of = json.JSONEncoder().encode
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)
 
 
@@ -259,8 +269,8 @@ def _numbers(given: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
-def _require(kind: type, *given: Any) -> None:
-    for x in given:
+def _require(*given: tuple[type, Any]) -> None:
+    for kind, x in given:
         if not isinstance(x, kind):
             raise ValueError(f"{x!r:.80} in the place of a {kind.__name__}")
 
@@ -275,7 +285,7 @@ def _dtype(name: Any) -> Any:
     """The dtype of a name that `dtype_text` gives. NumPy takes many more for one."""
     if name.__class__ is str and name in DTYPES:
         return DTYPES[name]
-    _require(str, name)
+    _require((str, name))
     try:
         found = np.dtype(name)
     except TypeError:
@@ -302,10 +312,9 @@ def _value(
     ):  # fmt: skip
         refuse(folder, path, f"it has shape {shape} and dtype {code['dtype']!r}, which no array of a checkpoint has")
     layout, place = code["layout"], code.get("place", {})
-    _require(list, code["pieces"])
+    _require((list, code["pieces"]), (dict, layout), (dict, place))
     pieces = _pieces(path, code["pieces"], shape, dtype, files, sizes, folder)
-    _require(dict, layout, place)
-    _require(str, *layout.values())
+    _require(*zip(repeat(str), layout.values()))
     if place and not (_numbers(place.values()) and path.endswith(place_suffix(place))):
         refuse(folder, path, f"it has the place {place}, which its name does not have")
     numbers.append(numbers_of(pieces))
@@ -332,23 +341,22 @@ def _pieces(
             found = Pieces.of_code(code, len(shape))
             if found.are_right(shape, dtype.itemsize, sizes):
                 return found
-    return tuple([_piece(path, each, shape, dtype, files, folder) for each in code])
-
-
-def _piece(
-    path: str, code: Any, shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], folder: str
-) -> Stretch:
-    file, begin, end, box, checksum = code
-    part = tuple(map(tuple, box))
-    _numbers([file, begin, end, *chain.from_iterable(part)])
-    if file >= len(files) or not begin <= end <= files[file][1]:
-        refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
-    if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
-        refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
-    if elements(part) * dtype.itemsize != end - begin:
-        refuse(folder, path, f"a piece of {elements(part)} elements of {dtype} has {end - begin} bytes")
-    _require(str, checksum)
-    return Stretch(file, begin, end, part, checksum)
+    pieces = []
+    for file, begin, end, box, checksum in code:
+        part = tuple(map(tuple, box))
+        _numbers([file, begin, end, *chain.from_iterable(part)])
+        if file >= len(files) or not begin <= end <= files[file][1]:
+            refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
+        fits, count = len(part) == len(shape), 1
+        for (a, b), n in zip(part, shape, strict=False):
+            fits, count = fits and a <= b <= n, count * (b - a)
+        if not fits:
+            refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
+        if count * dtype.itemsize != end - begin:
+            refuse(folder, path, f"a piece of {count} elements of {dtype} has {end - begin} bytes")
+        _require((str, checksum))
+        pieces.append(Stretch(file, begin, end, part, checksum))
+    return tuple(pieces)
 
 
 _KINDS: dict[str, type] = {

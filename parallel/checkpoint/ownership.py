@@ -15,7 +15,7 @@ from autograd.layouts.layout import Layout, P, Rooted, Shard, V
 from autograd.layouts.partition import require_agreed
 from autograd.whole import Piece, place_in_whole
 
-from .boxes import Box, cut, elements, whole_box, within
+from .boxes import Box, cut, whole_box, within
 from .manifest import place_suffix
 
 __all__ = [
@@ -80,6 +80,7 @@ class Placement(NamedTuple):
     k: int  # this rank's place along them
     replicas: int  # the number of ranks along them
     holds: bool  # whether this rank has a copy
+    is_divided: bool  # whether it has a part: a label is a Shard
     name: str  # that of the ranks with this one's copies
     place: dict[str, int]  # see `place_of`
     labels: dict[str, str]
@@ -98,7 +99,8 @@ def placement_of(layout: Layout) -> Placement:
         k, replicas = k * size + int(at), replicas * size
     labels = dict(zip(grid.names, map(repr, layout.labels), strict=True))
     name = name_of_replicas(layout, axes)
-    return Placement(tuple(axes), k, replicas, holds, name, place_of(layout), labels)
+    is_divided = any(type(label) is Shard for label in layout.labels)
+    return Placement(tuple(axes), k, replicas, holds, is_divided, name, place_of(layout), labels)
 
 
 def name_of_replicas(layout: Layout, axes: Sequence[str]) -> str:
@@ -173,14 +175,16 @@ def entry_of(path: str, piece: Piece, at: Placement) -> Entry | None:
     if not at.holds or is_absent(array):
         return None
     local = tuple(map(int, array.shape))
-    require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
-    shape, slices = place_in_whole(local, layout)
-    box = tuple([(int(s.start), int(s.stop)) for s in slices])
-    return Entry(key_of(path, at.place), tuple(map(int, shape)), at.labels, at.place, box, array)
+    shape, box = local, whole_box(local)
+    if at.is_divided:
+        require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
+        whole, slices = place_in_whole(local, layout)
+        shape, box = tuple(map(int, whole)), tuple([(int(s.start), int(s.stop)) for s in slices])
+    return Entry(key_of(path, at.place), shape, at.labels, at.place, box, array)
 
 
 def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:
-    sizes = [entry.array.dtype.itemsize * elements(entry.box) for entry, _, _ in members]
+    sizes = [entry.array.dtype.itemsize * int(entry.array.size) for entry, _, _ in members]
     total, at, found = sum(sizes), 0, []
     for (entry, k, replicas), size in zip(members, sizes, strict=True):
         first, last = total * k / replicas, total * (k + 1) / replicas

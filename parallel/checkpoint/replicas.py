@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 
 def value_digest(array: Any) -> str:
     """The digest of a host array, its shape and dtype."""
-    return f"{array.dtype.str}{array.shape}{disk.usual_digest(disk.bytes_of(disk.storable(array)))}"
+    return f"{array.dtype.str}{array.shape}{disk.usual_digest(disk.storable(array))}"
 
 
 def digest_of_text(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,11 +26,9 @@ from collectives import World
 from collectives.transports.job import Replayed
 
 from . import disk
-from .boxes import elements
 from .directory import Directory
-from .manifest import NAME, Manifest, Value, dtype_text, entry_name
+from .manifest import NAME, Manifest, dtype_text, entry_name
 from .ownership import Entry, Share, share_of, whole_entry
-from .pieces import Stretch
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
 
@@ -113,7 +111,7 @@ class Save:
             inside, host = entry_name(entry.key, entry.shape, entry.box), to_host(entry.array)
             arrays[inside] = stored = disk.storable(host)
             lines.append([inside, entry.key, entry.shape, dtype_text(host.dtype), entry.layout, entry.place, entry.box,
-                          checksum(disk.bytes_of(stored))])  # fmt: skip
+                          checksum(stored)])  # fmt: skip
         path = f"{self.folder}/{name}"
         places = disk.write_data(path, arrays, {"format": "ringtape", "step": str(self.step)})
         told = {"file": name, "size": os.stat(path).st_size, "lines": lines, "places": places}
@@ -146,12 +144,10 @@ class Save:
 
     def finish(self) -> None:
         """Write the manifest and publish the step. The first rank calls it when all have written."""
-        manifest = self.head
-        manifest.about = about()
         lists = []
         for k in range(self.ranks):
             try:
-                with open(f"{self.folder}/rank-{k:05d}.json", encoding="utf-8") as file:
+                with open(f"{self.folder}/rank-{k:05d}.json", "rb") as file:
                     each = json.loads(file.read())
                 have = os.stat(f"{self.folder}/{each['file']}").st_size
             except FileNotFoundError:
@@ -162,27 +158,26 @@ class Save:
             if have != each["size"]:
                 raise CheckpointError(f"checkpoint.save: the file of rank {k} has {have} bytes, not {each['size']}")
             lists.append(each)
-        manifest.files = [(each["file"], each["size"]) for each in lists]
-        found: dict[str, list[Any]] = {}
+        self.head.files, self.head.about = [(each["file"], each["size"]) for each in lists], about()
+        found: dict[str, dict[str, Any]] = {}
         for k, each in enumerate(lists):
             for inside, key, shape, dtype, layout, place, box, checksum in each["lines"]:
-                known = found.setdefault(key, [tuple(shape), dtype, layout, place, []])
-                if known[0] != tuple(shape) or known[1] != dtype:
+                known = found.setdefault(
+                    key, {"shape": shape, "dtype": dtype, "layout": layout, "place": place, "pieces": []}
+                )
+                if known["shape"] != shape or known["dtype"] != dtype:
                     raise CheckpointError(
                         f"checkpoint.save: {key} has shape {tuple(shape)} and dtype {dtype} on rank {k}, and "
-                        f"{known[0]} and {known[1]} on another"
+                        f"{tuple(known['shape'])} and {known['dtype']} on another"
                     )
-                known[4].append((box, k, *each["places"][inside], checksum))
-        for key, (shape, dtype, layout, place, parts) in sorted(found.items()):
-            pieces = tuple([Stretch(k, a, b, tuple(map(tuple, box)), text) for box, k, a, b, text in sorted(parts)])
-            if sum([elements(p.box) for p in pieces]) != math.prod(shape):
-                raise CheckpointError(f"checkpoint.save: the ranks do not hold all of {key} of shape {shape}, or twice")
-            manifest.values[key] = Value(shape, dtype, layout, place, pieces)
-        text = manifest.text()
-        Manifest.of_text(text.encode(), self.folder)  # what cannot be read, or has elements twice, is not published
+                known["pieces"].append([k, *each["places"][inside], box, checksum])
+        for value in found.values():
+            value["pieces"].sort(key=itemgetter(3))  # by boxes
+        # A manifest that cannot be read, or has not each element once, is not published.
+        manifest = Manifest.checked(self.head.head(), sorted(found.items()), self.folder)
         for k in range(self.ranks):
             os.remove(f"{self.folder}/rank-{k:05d}.json")
-        disk.write_text(f"{self.folder}/{NAME}", text)
+        disk.write_text(f"{self.folder}/{NAME}", manifest.text())
         disk.make_durable(self.folder)
         self.directory.publish(self.folder, self.step)
         self.directory.prune(self.keep, self.keep_every)
@@ -382,7 +377,7 @@ def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list
     """The arrays without layouts that the first rank of a class writes: those that no class before it has."""
     earlier = {path for tree in trees[:mine] for path in values_of(tree)}
     entries = []
-    for path in values_of(whole):
+    for path in values_of(whole) if found.arrays else ():
         name, _, k = path.rpartition("@")
         if path in found.arrays and path not in earlier:
             entries.append(whole_entry(path, found.arrays[path]))

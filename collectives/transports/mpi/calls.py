@@ -28,7 +28,7 @@ CALLS: dict[str, tuple[str, Arguments]] = {
     ),
     "broadcast": ("Bcast", lambda r, x, out, kind: (_all(out, kind), r.root)),
     "gather": ("Gatherv", lambda r, x, out, kind: (_all(x, kind), _parts(out, r.counts, kind), r.root)),
-    "all_gather": ("Allgatherv", lambda r, x, out, kind: (_all(x, kind), _parts(out, r.counts, kind))),
+    "all_gather": ("Allgatherv", lambda r, x, out, kind: ((x, kind.datatype), (out, list(r.counts), kind.datatype))),
     "scatter": ("Scatterv", lambda r, x, out, kind: (_parts(x, r.counts, kind), _all(out, kind), r.root)),
     "all_to_all": (
         "Alltoallv",

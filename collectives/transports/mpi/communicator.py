@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from threading import get_ident
 from typing import Any
 
@@ -219,6 +220,8 @@ class MpiCommunicator(HostTransport):
         elif call == "send":
             self._start_send(x, request[6], False, *request[9])
             return None
+        elif call == "exchange":
+            return self._exchanged(bytes(x), shown(request))
         else:
             return self._start(request, x, out).wait()
         channel = self._channel
@@ -302,14 +305,13 @@ class MpiCommunicator(HostTransport):
         """Gather every rank's bytes: first their lengths, then the bytes. `of` names the call in reports."""
         if self.size == 1:
             return [data]
-        ones, counts = [1] * self.size, np.empty(self.size, np.int64)
+        ones, counts = [1] * len(self.ranks), np.empty(self.size, np.int64)
         marked = 0 if of == "exchange" else mark(of, is_message=True)
         self._run(Request("all_gather", counts=ones, mark=marked), np.array([len(data)], np.int64), counts, of)
         sizes = counts.tolist()
         parts = np.empty(sum(sizes), np.uint8)
         self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, of)
-        ends = np.cumsum(counts).tolist()
-        return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
+        return [parts[end - size : end].tobytes() for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     # -- windows and clocks ------------------------------------------------------------------------------------
     @property
