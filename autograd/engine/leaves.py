@@ -317,8 +317,8 @@ class Leaf(Tensor):
             known: Any = self._so_far()
             self._grad = Tensor(known.array + ct, known.layout)
         else:
-            known = self._so_far()
-            known.array += ct
+            total = self._grad if self._grad.__class__ is ndarray else self._so_far().array
+            total += ct
 
 
 class Used:

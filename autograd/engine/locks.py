@@ -96,8 +96,9 @@ class Locks:
 
     def lock_given(self, array: Any) -> None:
         """`lock` for an array of the program; of a view, the array whose memory it shows is locked, too."""
-        if is_view(array):
-            self.lock(array.base)  # first, so that it is unlocked first: a view is writeable only if its base is
+        base = getattr(array, "base", None)
+        if base.__class__ is ndarray and base.flags.writeable:  # `is_view`, without a call
+            self.lock(base)  # first, so that it is unlocked first: a view is writeable only if its base is
         self.lock(array)
 
     def hold(self, leaf: Any) -> None:

@@ -495,8 +495,9 @@ class Pipeline(Module):
         return compare(self.schedule, self.record, group)
 
     def _train(self, run: _Run) -> None:
+        mesh = state.mesh
         if self._wraps is None:
-            with nullcontext() if state.mesh is None else state.mesh.accumulating():
+            with nullcontext() if mesh is None else mesh.accumulating():
                 run.training()
         else:
             with self._wraps.accumulate():
@@ -566,7 +567,7 @@ class _Run:
         self.stage_losses: Any = None  # in an examined step, see `collectives.scale.stages`
         # The number by which an examined step multiplies. A loss scaler gives a Tensor; a device is not asked.
         self.factor: Any = None
-        if isinstance(self.scale, (int, *_HOST)) and np.ndim(self.scale) == 0:
+        if isinstance(self.scale, (int, *_HOST)) and not getattr(self.scale, "shape", ()):
             self.factor = scale.array.item() if scale.__class__ in TENSORS else scale
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
@@ -599,7 +600,10 @@ class _Run:
         self._lend_ties()
         self.held = hold_state()
         try:
-            with substituted(self.lent) if self.lent else nullcontext():
+            if self.lent:
+                with substituted(self.lent):
+                    self._tasks()
+            else:
                 self._tasks()
         finally:
             put_back(self.held)

@@ -17,7 +17,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.leaves import Leaf
 from autograd.engine.state import state
-from autograd.engine.tensor import Tensor
+from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, ShapeError
 from autograd.layouts.layout import C, D, Layout, V
 from autograd.layouts.messages import describe
@@ -53,8 +53,9 @@ class Outline(NamedTuple):
         of: tuple[Any, ...] = ()
         for x in values:
             labels = () if x.layout is None else x.layout.labels
-            may_need = is_inexact(x.array.dtype) and C not in labels and D not in labels
-            needs = x.tape is not None or (differentiates and may_need)
+            needs = x.tape is not None or bool(
+                differentiates and C not in labels and D not in labels and is_inexact(x.array.dtype)
+            )
             of += ((tuple(x.array.shape), x.array.dtype, x.layout, needs),)
         return cls(of, is_single)
 
@@ -124,7 +125,7 @@ class Transfers:
                 "an earlier microbatch of the same shape and labels; needed: the same, because the next stage has "
                 "started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the input"
             )
-        self.send_arrays(message, [x.array for x in values], values)
+        self.send_arrays(message, values)
 
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:
@@ -169,14 +170,34 @@ class Transfers:
 
     def _receives(self, message: Message, outline: Outline) -> list[Any]:
         """Start the receives of a message's arrays; of a cotangent, those of the Tensors that need one."""
-        found = []
+        found: list[Any] = []
         first, text = self._numbered(message)
         for i, (shape, dtype, _, needs) in enumerate(outline.tensors, _MOST):
             if message.kind == "activation" or needs:
                 buffer = self._empty(shape, dtype)
                 request = Request("recv", out=buffer.reshape(-1), peer=message.source, options=(first + i, text))
                 found.append((buffer, self.lane.start(request)))
+            else:
+                found.append(None)
         return found
+
+    def _arrays(self, message: Message, outline: Outline) -> list[Any]:
+        """Wait for the arrays of a message."""
+        started = self._started.pop(message, None)
+        if started is None:
+            started = self._receives(message, outline)
+        arrays: list[Any] = []
+        for each in started:
+            if each is not None:
+                buffer, pending = each
+                pending.wait()
+                each = buffer if buffer.shape else buffer[()]
+            arrays.append(each)
+        if events.listeners:
+            for i, (a, (_, _, layout, _)) in enumerate(zip(arrays, outline.tensors, strict=True)):
+                if a is not None:
+                    self._tell(message, i, a, layout if message.kind == "activation" else None)
+        return arrays
 
     def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
         """Wait for the result of a stage."""
@@ -185,28 +206,18 @@ class Transfers:
             first = self._announced[message.stage, kind]
             outline = self._read(first, self._started[first], kind)
             self._started[first] = self._receives(first, outline)
-        started = self._started.pop(message, None)
-        if started is None:
-            started = self._receives(message, outline)
-        arrays = [_arrived(*each) for each in started]
-        if events.listeners:
-            for i, (a, (_, _, layout, _)) in enumerate(zip(arrays, outline.tensors, strict=True)):
-                self._tell(message, i, a, layout)
-        return outline, arrays
+        return outline, self._arrays(message, outline)
 
     # -- cotangents --------------------------------------------------------------------------------------------
-    def send_arrays(self, message: Message, arrays: Sequence[Any], values: Sequence[Tensor] | None = None) -> None:
-        """Send arrays; those of a cotangent for the Tensors that need one, None for the others.
-
-        Of activations `values` are the Tensors.
-        """
+    def send_arrays(self, message: Message, values: Sequence[Any]) -> None:
+        """Send Tensors, or the arrays of a cotangent: those for the Tensors that need one, None for the others."""
         first, text = self._numbered(message)
-        for i, a in enumerate(arrays):
-            if a is not None:
-                request = Request("send", in_a_row(a), peer=message.target, options=(first + _MOST + i, text))
-                self.lane.run(request)
+        for i, x in enumerate(values):
+            if x is not None:
+                flat = (x.array if x.__class__ in TENSORS else x).ravel()
+                self.lane.run(Request("send", flat, peer=message.target, options=(first + _MOST + i, text)))
                 if events.listeners:
-                    self._tell(message, i, a if values is None else values[i])
+                    self._tell(message, i, x)
 
     def _tell(self, message: Message, i: int, x: Any, layout: Layout | None = None) -> None:
         """Tell recorders the value and the layout of a message's i-th array, and by which key its adjoint is found."""
@@ -219,23 +230,14 @@ class Transfers:
 
     def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
         """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
-        started = self._started.pop(message, None)
-        if started is None:
-            started = self._receives(message, outline)
-        coming = iter(started)
-        arrays = [_arrived(*next(coming)) if needs else None for _, _, _, needs in outline.tensors]
-        if events.listeners:
-            for i, a in enumerate(arrays):
-                if a is not None:
-                    self._tell(message, i, a)
-        return arrays
+        return self._arrays(message, outline)
 
     # -- single values -----------------------------------------------------------------------------------------
     def send_value(self, target: int, x: Tensor, needs: bool, text: str) -> None:
         """Send a value with its header, matched by the order of such messages."""
         others = None if x.layout is None else x.layout.replace((self.axis,), V)
         header = headers.write(x.array, others, needs, "a pipeline's value", numbers=(float(needs), 0.0))
-        for a in (header, in_a_row(x.array)):
+        for a in (header, x.array.ravel()):
             self.group.run(Request("send", a, peer=target, options=(None, text)))
 
     def receive_value(self, source: int, text: str) -> tuple[Any, Layout | None, bool]:
@@ -253,8 +255,7 @@ class Transfers:
         """Send a cotangent, or that there is none."""
         self.group.run(Request("send", np.array([array is not None]), peer=target, options=(None, text)))
         if array is not None:
-            flat = in_a_row(array)
-            self.group.run(Request("send", flat, peer=target, options=(None, text)))
+            self.group.run(Request("send", array.ravel(), peer=target, options=(None, text)))
 
     def receive_gradient(self, source: int, like: Any, text: str) -> Any:
         """Receive a cotangent for an array; None if there is none."""
@@ -265,13 +266,3 @@ class Transfers:
         buffer = np.empty_like(like, order="C")
         self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
         return buffer
-
-
-def in_a_row(array: Any) -> Any:
-    """The elements of an array in order, as one contiguous dimension, on its device."""
-    return array.reshape(-1) if isinstance(array, np.generic) or array.flags.c_contiguous else array.copy().reshape(-1)
-
-
-def _arrived(buffer: Any, pending: Any) -> Any:
-    pending.wait()
-    return buffer if buffer.shape else buffer[()]
