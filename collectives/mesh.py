@@ -232,7 +232,7 @@ class Mesh:
         axes = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:
             verdict.tell(axes)
-        for axis in self._known:
+        for axis in self.known_axes:
             if noted := axis.kept.get("dropped"):
                 dropped.warn(noted, recording)
 
@@ -264,7 +264,7 @@ class Mesh:
             raise MeshError(f"Mesh: topology={topology!r} was given; needed: a collectives.Topology")
         self._topology = topology
         self._axes: dict[Any, Axis] = {}
-        self._known: list[Axis] = []
+        self.known_axes: list[Axis] = []  # single and flattened, that have a communicator
         self.optimizers: WeakKeyDictionary[Any, tuple[int, frozenset[str]]] = WeakKeyDictionary()
         self.optimizers_so_far = 0
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
@@ -401,14 +401,10 @@ class Mesh:
                 chosen = {self._algorithms.get(name, "native") for name in names}
                 algorithm = chosen.pop() if len(chosen) == 1 else "native"
                 found = Axis(names, group, algorithm, self.prepared, self._topology)
-                self._known.append(found)
+                self.known_axes.append(found)
             self._axes[names] = found
             self._axes[axes if isinstance(axes, str) else tuple(axes)] = found
         return found
-
-    def known_axes(self) -> list[Axis]:
-        """The axes, single and flattened, that already have a communicator."""
-        return self._known
 
     def _members(self, names: Sequence[str]) -> list[int]:
         """Ranks at this rank's position on all other axes, in row-major order of the given axes."""
@@ -437,7 +433,7 @@ class Mesh:
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
         if error[0] is not None and self.is_alone and not self._outer:
             shorten(error[1])
-        for axis in () if error[0] is not None else self._known:
+        for axis in () if error[0] is not None else self.known_axes:
             if axis.group.checks is not None:
                 axis.group.checks.tell_part(axis.group)
         if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:

@@ -179,7 +179,7 @@ def _axis_of_objectives(ys: Sequence[Any], recording: Any, mesh: Any) -> Any:
         _note_objectives(ys, mesh)
         return None
     axis = mesh.axis(call.axes)
-    if len(mesh.known_axes()) > 1:
+    if len(mesh.known_axes) > 1:
         _note_objectives(ys, mesh, besides=axis)
     return axis if axis.group.size > 1 and _are_invariant(ys, axis) else None
 
@@ -214,7 +214,7 @@ def _note_objectives(ys: Sequence[Any], mesh: Any, besides: Any = None) -> None:
     The ranks of such an axis need not all call backward here, so that the next call along it compares them.
     """
     objectives = None
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if axis is besides or checks is None or not checks.takes_copies:
             continue
@@ -294,7 +294,7 @@ def note_numbers(optimizer: Any, mesh: Any) -> None:
     """Record the hyperparameters that a step has changed, for the next call along the axes where they are the same."""
     _, names = mesh.optimizers.get(optimizer, (0, frozenset()))
     fact = None
-    for axis in mesh.known_axes() if names else ():
+    for axis in mesh.known_axes if names else ():
         if axis.size > 1 and names.issuperset(axis.names) and axis.group.checking:
             if fact is None:
                 kind = type(optimizer).__name__
@@ -306,7 +306,7 @@ def note_numbers(optimizer: Any, mesh: Any) -> None:
 
 def compare_end(mesh: Any) -> None:
     """Compare what is left at the end of a mesh's block; see the module. All ranks of the mesh call it."""
-    axes = sorted((axis for axis in mesh.known_axes() if axis.size > 1), key=lambda axis: axis.names)
+    axes = sorted((axis for axis in mesh.known_axes if axis.size > 1), key=lambda axis: axis.names)
     if any(axis.group.is_broken for axis in axes):
         return
     for axis in axes:

@@ -128,7 +128,7 @@ class Leaf(Tensor):
             return
         self._grad, self.used = None if value is None else self._checked_gradient(value), None
 
-    def _so_far(self) -> Tensor | None:
+    def _so_far(self) -> Any:
         g = self._grad
         if g is not None and g.__class__ not in TENSORS:
             if g.__class__ is _Wide:

@@ -78,6 +78,15 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
 
 def _common_dtype(op: Any, xs: tuple[Any, ...], letters: str) -> Any:
     """The dtype of the result of NumPy's function on the differentiable operands; None if there are none."""
+    dtype: Any = None
+    for x, letter in zip(xs, letters, strict=True):  # usually arrays of one dtype
+        if letter != "S":
+            a = x.array if x.__class__ in TENSORS else x
+            if a.__class__ is not np.ndarray or a.dtype.kind not in "biufc" or (dtype is not None and a.dtype != dtype):
+                break
+            dtype = a.dtype
+    else:
+        return dtype
     try:
         kinds = [
             x.array.dtype if x.__class__ in TENSORS else _kind(x, op)
@@ -147,12 +156,17 @@ def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     if state.recorder is not None:
         array = state.recorder.call(_operand, (values, dtype, bool(copying)))
     else:
-        array = as_array(values) if dtype is None else as_array(values, dtype)
+        array = values
+        if values.__class__ is not np.ndarray or values.dtype is not dtype or dtype.kind not in "biufc":
+            array = as_array(values) if dtype is None else as_array(values, dtype)
         array = array if array.shape else array[()]
         if (recording := state.recording) is not None:
             if (copying and recording.copies) or (getattr(array, "base", None) is not None and is_view(array)):
                 array = unshared(array)
-    made = Given(array, None if grid is None else layout_of(x, grid))
+    if grid is None:
+        made = Given(array)
+    else:
+        made = Given(array, grid.uniform(V) if x.__class__ is np.ndarray and x.shape else layout_of(x, grid))
     made.given = values
     return made
 

@@ -50,7 +50,7 @@ class Sweep:
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
         # Of the layers above: what their functions of `Recording.on_sweep` have begun; by place, an operand and the
         # array for its only cotangent; functions that are called once the node at a place is done.
-        self.begun: dict[Any, Any] | None = None
+        self.begun: dict[Any, Any] = {}
         self.into: dict[int, tuple[int, Any]] | None = None
         self.stops: list[tuple[int, Callable[[], None]]] | None = None
 
@@ -113,7 +113,7 @@ class Sweep:
                 leaf.accumulate(ct)
 
     def settle(self) -> None:
-        """End a sweep that has run: pass on the cotangents of places outside the interval, and `finish`."""
+        """Pass on the cotangents of places outside the interval, at the end of a sweep; before `finish`."""
         recording = self.recording
         for place, ct in self.outside.items():
             node = recording.nodes[place]
@@ -121,8 +121,6 @@ class Sweep:
                 node[0].pull(node, ct, self)  # a leaf belongs to no tape, an import to another one
             else:
                 recording.leave(place, ct)
-        if self.later:
-            self.finish()
 
     def undo(self) -> None:
         """Restore gradients and pending cotangents as they were before this sweep, which failed."""

@@ -327,8 +327,10 @@ class Tape:
         leaves = recording.inputs() if recording.scale and at is None else ()
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
-            if sweep.outside or sweep.later:
+            if sweep.outside:
                 sweep.settle()
+            if sweep.later:
+                sweep.finish()
             if leaves:
                 state.distribution.note_gradients(leaves)
             return None

@@ -718,7 +718,7 @@ def _new_parameter(
     value = _fitting(given.T if turned else given, p.array, p.layout, name, faults)
     if value is None:
         return None
-    if is_inexact(value.dtype) != is_inexact(p.array.dtype):
+    if value.dtype != p.array.dtype and is_inexact(value.dtype) != is_inexact(p.array.dtype):
         raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
     _refuse_use("load_state_dict", name, p)
     return move(OwnedState.with_dtype(state_dict, given, value, p.array.dtype), p.array)

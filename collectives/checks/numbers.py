@@ -41,7 +41,7 @@ def note(mesh: Any, name: str, layout: Layout, value: Any) -> None:
     if layout.grid is not mesh.grid:
         return
     fact = None
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if checks is not None and (checks.is_due or checks.sampling.is_open) and len(checks.copies) < MOST:
             if all(layout[axis_name] in _ONE_VALUE for axis_name in axis.names):

@@ -68,7 +68,7 @@ def expect_different(how: str, x: Any) -> None:
     mesh, layout, site, digest = state.mesh, x.layout, None, None
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if checks is None or not checks.takes_parts or len(axis.names) > 1:
             continue
@@ -110,7 +110,7 @@ def expect_different_beside(mesh: Any, operation: str, x: Any, out: Any) -> None
         return
     if type(x.array) is Shaped:
         return
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if checks is None or not checks.takes_parts or len(axis.names) > 1:
             continue

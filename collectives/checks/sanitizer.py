@@ -152,7 +152,7 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
     if not any(map(_EQUAL.__contains__, layout.labels)):
         return
     copy = None
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if checks is None or (is_last and not checks.is_due):
             continue
@@ -174,7 +174,7 @@ def _sample(x: Any) -> None:
     mesh, layout, site, copy = state.mesh, x.layout, None, None
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks = axis.group.checks
         if checks is None or not checks.takes_copies:
             continue
@@ -431,7 +431,7 @@ def _note_global_shape(how: str, x: Any) -> None:
     mesh, layout, fact = state.mesh, x.layout, None
     if mesh is None or layout.grid is not mesh.grid:
         return
-    for axis in mesh.known_axes():
+    for axis in mesh.known_axes:
         checks, labels = axis.group.checks, [layout[name] for name in axis.names]
         if checks is None or not checks.takes_copies:
             continue

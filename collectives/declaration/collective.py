@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from numpy import float64, ndarray
+from numpy import float32, float64, ndarray
 
 from autograd.arrays.capture import Whole, recorded
 from autograd.arrays.device import dtype_name
@@ -445,7 +445,7 @@ class Collective:
         else:
             g = self._adjoint(ct, made.call)
         (place,) = parents_of(node)
-        if g.__class__ is ndarray or g.__class__ is float64:  # the usual cotangents, without a call
+        if g.__class__ in _USUAL:  # without a call
             sweep.add(place, g)
         else:
             self.hand_on(g, place, made.layout, made.operand, made.call, sweep)
@@ -533,4 +533,5 @@ def _adjoint(made: Prepared, ct: Any, *saved: Any) -> Any:
     return made.collective._adjoint(ct, made.call, *saved)
 
 
+_USUAL = frozenset((ndarray, float32, float64))  # the classes of most cotangents
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}

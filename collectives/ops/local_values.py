@@ -230,7 +230,7 @@ def from_local(
     x = make_leaf("from_local", array, layout, requires_grad, global_shape, name=name)
     if check_mode() != "off":  # without any copies too: ranks with different labels must get an error
         mesh.check_replicas([x])
-        for axis in mesh.known_axes():
+        for axis in mesh.known_axes:
             if axis.group.checks is not None:
                 axis.group.checks.tell_part(axis.group)
     return x

@@ -271,10 +271,10 @@ class Reader:
     ----------
     folder : str
     files : sequence of (str, int)
-        Names and sizes.
+        Names and sizes. They may be set later.
     """
 
-    def __init__(self, folder: str, files: Sequence[tuple[str, int]]):
+    def __init__(self, folder: str, files: Sequence[tuple[str, int]] = ()):
         self.folder, self.files = folder, files
         self._open: dict[int, int] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from .directory import Directory
 from .manifest import Manifest, Value, refuse
 from .ownership import key_of, place_of
 from .pieces import Stretch, equal_to, meeting
-from .tree import Decoder, objects_of, on_its_mesh, parts_of
+from .tree import Decoder, objects_of, on_its_mesh, parts_at
 
 __all__ = [
     "FileSource", "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared",
@@ -82,7 +82,7 @@ class Source:
         return StoredValue(self, key, self.manifest.values[key])
 
     def piece(self, key: str, i: int, value: Value) -> Any:
-        """Read a piece, flat, and compare its checksum."""
+        """Read a piece, and compare its checksum."""
         p = value.pieces[i]
         flat = np.empty(p.end - p.begin, np.uint8)
         self.read(key, i, p, flat)
@@ -111,8 +111,8 @@ class Source:
     def refuse_unused(self, everyone: Sequence[Mapping[str, Any]]) -> None:
         """Raise ShapeError for a value, or a parameter of an optimizer, that no rank has."""
         keys = list(self.manifest.values)
-        names = [keys[i] for i in sorted(set.intersection(*(set(each["unused"]) for each in everyone)))]
-        names += sorted(set.intersection(*(set(each["unnamed"]) for each in everyone)))
+        names = [keys[i] for i in sorted(set.intersection(*[set(each["unused"]) for each in everyone]))]
+        names += sorted(set.intersection(*[set(each["unnamed"]) for each in everyone]))
         if names:
             more = f" and {len(names) - 1} more value{'s' * (len(names) > 2)}" if len(names) > 1 else ""
             raise ShapeError(
@@ -211,11 +211,11 @@ class StoredValue(Stored):
         slices = [*box, *(slice(None),) * (self.ndim - len(box))]
         wanted = tuple([s.indices(n)[:2] for s, n in zip(slices, self.shape, strict=True)])
         self.source.used.add(self.key)
-        dtype = self.saved.file_dtype
         whole = equal_to(self.saved.pieces, wanted) if self.shape == self.saved.shape else None
         if whole is not None:
             found = self.source.piece(self.key, whole, self.saved)
         else:
+            dtype = self.saved.file_dtype
             found = np.empty(shape_of(wanted), dtype)
             finer = refined(self.saved.shape, self.shape)
             assert finer is not None
@@ -295,15 +295,15 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
     of = f"checkpoint.load of step {step}"
     if not isinstance(objects, Mapping):
         objects = {"state": objects}
-    with ExitStack() as stack:
+    with disk.Reader(directory.of_step(step)) as reader:
         told: dict[str, Any] = {}
         with together(told, of) as everyone:
             manifest = directory.manifest(step)
-            reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
+            reader.files = manifest.files
             source = FileSource(manifest, reader, checksums)
             known = objects_of(objects)
-            _take_large_pages(sum(size for _, size in manifest.files) // group.size)
-            commits, others, values, unnamed = prepared(objects, source)
+            _take_large_pages(manifest.size // group.size)
+            commits, others, values, unnamed = prepared(known, source)
             told |= source.report(known.keys(), unnamed)
         with together({}, of):
             source.refuse_unused(everyone)
@@ -351,7 +351,7 @@ def _compare_bits(manifest: Manifest, objects: Mapping[str, Any]) -> None:
 def prepared(
     objects: Mapping[str, Any], source: Source
 ) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any], set[str]]:
-    """Check the states of objects. All that is read of values is read here.
+    """Check the states of objects, by path. All that is read of values is read here.
 
     Returns
     -------
@@ -374,7 +374,7 @@ def prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    for part in sorted(parts_of(objects), key=lambda part: not isinstance(part.object, Module)):
+    for part in sorted(parts_at(objects), key=lambda part: not isinstance(part.object, Module)):
         path, x, owner = part
         if path not in tree:
             if "/attached/" in path:
@@ -429,7 +429,7 @@ def _value(source: Source, path: str, like: Any) -> Any:
     """A value of the tree: not read yet for what has a layout, or is a part of a module; else its array."""
     values = source.manifest.values
     place = place_of(like.layout) if isinstance(like, Piece) and like.layout is not None else {}
-    key = key_of(path, place)
+    key = key_of(path, place) if place else path
     if key not in values and place and path in values:
         key = path  # it was one value for all ranks
     sizes = dict(zip(like.layout.grid.names, like.layout.grid.sizes, strict=True)) if place else {}

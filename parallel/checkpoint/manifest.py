@@ -65,12 +65,12 @@ class Value:
     @property
     def numpy_dtype(self) -> Any:
         """The dtype of NumPy, or of ml_dtypes."""
-        return _dtype(self.dtype)
+        return DTYPES[self.dtype] if self.dtype in DTYPES else _dtype(self.dtype)
 
     @property
     def file_dtype(self) -> Any:
         """The same with the order of bytes of a file."""
-        found = _dtype(self.dtype)
+        found = self.numpy_dtype
         return found if found.kind == "V" else found.newbyteorder("<")
 
 
@@ -109,7 +109,7 @@ class Manifest:
     @property
     def size(self) -> int:
         """The bytes of all files."""
-        return sum(size for _, size in self.files)
+        return sum([size for _, size in self.files])
 
     def head(self) -> dict[str, Any]:
         """The content without values, as JSON has it."""

@@ -128,7 +128,10 @@ def meeting(pieces: Sequence[Stretch], box: Box) -> list[int]:
 def equal_to(pieces: Sequence[Stretch], box: Box) -> int | None:
     """The place of the piece that is a box, if it has bytes."""
     if type(pieces) is not Pieces:
-        return next((i for i, p in enumerate(pieces) if p.box == box and p.begin < p.end), None)
+        for i, p in enumerate(pieces):
+            if p.box == box and p.begin < p.end:
+                return i
+        return None
     begin, end = np.array(box, np.int64).reshape(-1, 2).T
     found = ((pieces.firsts == begin) & (pieces.lasts == end)).all(axis=1)
     found &= pieces.numbers[:, 1] < pieces.numbers[:, 2]

@@ -51,7 +51,7 @@ from .ownership import Placement, placement_of
 
 __all__ = [
     "Decoder", "Encoded", "Part", "below", "encode", "encode_part", "has_state", "merged", "name_below", "objects_of",
-    "on_a_mesh", "on_its_mesh", "parts_of", "values_of", "values_of_ranks", "walked", "with_digests",
+    "on_a_mesh", "on_its_mesh", "parts_at", "parts_of", "values_of", "values_of_ranks", "walked", "with_digests",
 ]  # fmt: skip
 
 _ABSENT: Any = object()
@@ -194,10 +194,10 @@ def parts_of(objects: Mapping[str, Any]) -> list[Part]:
     ArgumentError
         A state can be read and not set, or set and not read. Or containers are nested too deeply.
     """
-    return _parts(objects_of(objects))
+    return parts_at(objects_of(objects))
 
 
-def _parts(objects: Mapping[str, Any]) -> list[Part]:
+def parts_at(objects: Mapping[str, Any]) -> list[Part]:
     """The result of `parts_of`, given that of `objects_of`."""
     found: list[Part] = []
     for path, x in objects.items():
@@ -278,7 +278,7 @@ def encode(
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
         there, plain = walked({name: x})
-        for part in _parts(there):
+        for part in parts_at(there):
             encode_part(part if prepare is None else part._replace(object=prepare(part.object)), found, digest)
         if plain:
             found.tree[name] = _code(plain[name], name, found, digest)

@@ -369,20 +369,22 @@ class Buckets:
 
     def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any] | None:
         """Start the sum of a complete bucket. Return a function that waits for it, or None if it is done."""
-        if bucket.flat.__class__ is not Shaped:
-            flags = np.array(used, bucket.flat.dtype)
-            bucket.flags[...] = move(flags, bucket.flat)
+        flat = bucket.flat
+        if flat.__class__ is np.ndarray:
+            flat[bucket.elements :] = used
+        elif flat.__class__ is not Shaped:
+            bucket.flags[...] = move(np.array(used, flat.dtype), flat)
         if self.reduction is not None:
             return self.reductions.start(self.reduction.reduce(bucket, self.group)).finish
         if self.memory is not None:
-            memory, flat = self.memory, bucket.flat
+            memory = self.memory
             if observers:
                 in_place = Request("all_reduce", flat, out=flat)
                 observed(memory, in_place, False, lambda: memory.all_reduce_in_place(flat))
             else:
                 memory.all_reduce_in_place(flat)
             return None
-        return self.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
+        return self.group.start(Request("all_reduce", flat, out=flat)).wait
 
     def results(self, bucket: Bucket, used: list[float], answer: Any) -> Iterable[tuple[int, Any]]:
         """The index and the gradient of each parameter that some rank has used. `answer` is that of the wait."""
@@ -407,10 +409,10 @@ class Buckets:
         if self.places is None:
             places = range(step - first)
             self.settle_places(sorted(places, key=lambda i: -uses[first + i][0] if first + i in uses else 1))
-        elif self.measuring is not None and self.measuring.is_complete and self not in _begun(sweep):
+        elif self.measuring is not None and self.measuring.is_complete and self not in sweep.begun:
             self._choose_sizes(self.measuring)
         self.announce()
-        filling = _begun(sweep)[step] = self._filling(sweep, first)
+        filling = sweep.begun[step] = self._filling(sweep, first)
         writes = self.keeps_parts and not self.group.dry and state.recorder is None
         into = sweep.into = {} if sweep.into is None else sweep.into
         stops: list[tuple[int, Callable[[], None]]] = []
@@ -418,14 +420,15 @@ class Buckets:
             stops.append((place, partial(filling.arrived, k - first)))
             node: Any = sweep.recording.nodes[place]
             if writes and is_only and operand in getattr(op_of(node), "write_adjoint", ()):
-                into[place] = operand, filling.part(k - first)
+                b, j = self._at[k - first]
+                into[place] = operand, filling.buckets[b].parts()[j]
         sweep.stop_at(stops)
         for k in range(first, step):
             if k not in uses:
                 filling.arrived(k - first)
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterable[tuple[int, Any]]:
-        filling = _begun(sweep).pop(step, None)
+        filling = sweep.begun.pop(step, None)
         if filling is None:  # a sweep that returns cotangents
             self.settle_places(None)
             self.announce()
@@ -465,7 +468,7 @@ class _Filling:
         self._used: list[list[float]] = []
         self._taken: set[int] = set()
         # The entries of a sweep that share a channel start their buckets in one order: the last entry first.
-        self.queue: deque[tuple[_Filling, int]] = _begun(sweep).setdefault(runs, deque())
+        self.queue: deque[tuple[_Filling, int]] = sweep.begun.setdefault(runs, deque())
         for b, place in enumerate(places):
             if self.has_buckets:
                 self.buckets.append(runs.bucket(b))
@@ -475,11 +478,6 @@ class _Filling:
         self._wait: dict[int, Callable[[], Any] | None] = {}
         is_measured = runs.measuring is not None and state.recorder is None
         self._times = _Times(len(runs._parameters)) if is_measured else None
-
-    def part(self, i: int) -> Any:
-        """The place of the i-th parameter's gradient in its bucket."""
-        b, j = self._runs._at[i]
-        return self.buckets[b].parts()[j]
 
     def arrived(self, i: int) -> None:
         """Take the cotangent of the i-th parameter, which is complete, from the sweep."""
@@ -561,11 +559,11 @@ class _RecordedFilling(_Filling):
         self._missing[b] -= 1
         if not self._missing[b] and self._runs.is_early:
             self._advance()
-        elif _begun(self._sweep).get((_start, self._runs)):
+        elif self._sweep.begun.get((_start, self._runs)):
             recorded(_progress, Whole(self._runs), changes="messages", name="progress of buckets")
 
     def _start(self, b: int) -> None:
-        begun = _begun(self._sweep)
+        begun = self._sweep.begun
         is_first = not begun.get((_start, self._runs))
         begun[_start, self._runs] = True
         recorded(_start, Whole(self._runs), b, is_first, *self._cts[b], changes="messages", name="start of a bucket")
@@ -608,13 +606,6 @@ def _finish(runs: Buckets, count: int) -> list[tuple[int, Any]]:
         bucket, used, wait = runs.flying.popleft()
         found += runs.results(bucket, used, None if wait is None else wait())
     return found
-
-
-def _begun(sweep: Sweep) -> dict[Any, Any]:
-    """The work begun in a sweep: the filling of an entry by its step, and the queue of an object by the object."""
-    if sweep.begun is None:
-        sweep.begun = {}
-    return sweep.begun
 
 
 def is_on_one_host(group: Communicator) -> bool:

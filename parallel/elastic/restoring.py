@@ -286,7 +286,8 @@ def load_found(group: Any, found: Found, objects: Mapping[str, Any], holdings: S
     of = f"{_OF} of step {found.step}"
     asking = _Memory(found.manifest)
     with together({}, of):
-        prepared(objects, asking)
+        known = objects_of(objects)
+        prepared(known, asking)
     parts = exchange_values(group, found, list(asking.wanted), holdings)
     values_here = {
         key: replace(value, pieces=tuple(Stretch(i, 0, 1, box, "") for i, (box, _) in enumerate(parts.get(key, ()))))
@@ -296,8 +297,8 @@ def load_found(group: Any, found: Found, objects: Mapping[str, Any], holdings: S
     told: dict[str, Any] = {}
     with together(told, of) as everyone:
         source = _Memory(replace(found.manifest, values=values_here), data)
-        commits, others, values, unnamed = prepared(objects, source)
-        told |= source.report(objects_of(objects).keys(), unnamed)
+        commits, others, values, unnamed = prepared(known, source)
+        told |= source.report(known.keys(), unnamed)
     with together({}, of):
         source.refuse_unused(everyone)
     set_states(commits, others, of)
