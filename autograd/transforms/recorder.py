@@ -719,7 +719,6 @@ class _CapturedSweep(Sweep):
                 del self.outside[place]
         if self.outside:
             raise CaptureError("capture: a backward of one tape inside another is not captured")
-        super().settle()
 
     def _give(self, leaf: Any, ct: Any) -> None:
         if ct.__class__ in TENSORS:
