@@ -94,7 +94,7 @@ class JointCall:
 
     def describe(self, operands: Sequence[Tensor]) -> str:
         """The dtypes and shapes of the whole operands, as a text for the comparison between the ranks."""
-        given = [(x.array.dtype, x.array.shape) for x in operands]
+        given = list(map(_form, operands))
         if given != self._described[0]:
             wholes = [Result.of(x, each).shape for x, each in zip(operands, self.calls, strict=True)]
             text = ";".join(f"{dtype}{list(shape)}" for (dtype, _), shape in zip(given, wholes, strict=True))
@@ -190,7 +190,7 @@ class Joint(Step):
         nodes.extend([output] * len(places))
         nodes.append((self, None, operands, places, (call, all_leaves), None, None))
         if on.group.size > 1:
-            recording.on_sweep.append(_Begin(call.runs, first, step))
+            recording.on_sweep.append(partial(_begin, call.runs, first, step))
         return interiors(arrays, layouts, recording, first)
 
     def _compare(self, operands: Sequence[Tensor], call: JointCall, called: str, recorded: bool) -> None:
@@ -285,17 +285,10 @@ def _forward(runs: Runs, *arrays: Any) -> list[Any]:
     return found
 
 
-class _Begin:
-    """Calls `Runs.begin` with the sweeps of a recording that contain the step."""
-
-    __slots__ = ("first", "runs", "step")
-
-    def __init__(self, runs: Runs, first: int, step: int):
-        self.runs, self.first, self.step = runs, first, step
-
-    def __call__(self, sweep: Sweep) -> None:
-        if sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
-            self.runs.begin(sweep, self.first, self.step)
+def _begin(runs: Runs, first: int, step: int, sweep: Sweep) -> None:
+    """Call `Runs.begin` with a sweep of the recording, if it contains the step."""
+    if sweep.start <= first and step < sweep.start + len(sweep.cts):
+        runs.begin(sweep, first, step)
 
 
 def announce_gradients(on: Axis, n: int) -> None:
@@ -409,6 +402,7 @@ def _place(x: Tensor, recording: Recording) -> int:
 
 
 _array, _requires_grad = attrgetter("array"), attrgetter("_requires_grad")
+_form = attrgetter("array.dtype", "array.shape")
 _PARAMETERS = frozenset((Parameter,))
 _LEAF = -2
 """The place of a leaf. It has no place on the tape: the step gives it its cotangent directly."""
