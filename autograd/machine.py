@@ -44,32 +44,37 @@ def environment_of_bits() -> dict[str, Any]:
     >>> found["numpy"] == numpy.__version__, found == environment_of_bits()
     (True, True)
     """
+    fixed, openblas = _of_process()
+    if openblas is None:
+        return dict(fixed)
+    kernel, threads = openblas
+    return {**fixed, "blas_kernel": kernel().decode(), "blas_threads": int(threads())}
+
+
+@cache  # once; without it each checkpoint takes some ms longer: it looks at the libraries of the process
+def _of_process() -> tuple[dict[str, Any], tuple[Any, Any] | None]:
+    """What is the same during a process, and OpenBLAS's functions that tell the rest, if it is loaded."""
     config: Any = np.show_config(mode="dicts")
     blas = config.get("Build Dependencies", {}).get("blas", {})
-    openblas = _openblas()
-    return {
+    try:
+        numba = metadata.version("numba")
+    except metadata.PackageNotFoundError:
+        numba = None
+    found = {
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
         "numpy": np.__version__,
         "numpy_simd": ", ".join(config.get("SIMD Extensions", {}).get("found", [])),
         "blas": blas.get("name"),
         "blas_version": blas.get("version"),
-        "blas_kernel": None if openblas is None else openblas[0]().decode(),
-        "blas_threads": None if openblas is None else int(openblas[1]()),
+        "blas_kernel": None,
+        "blas_threads": None,
         "products": None if library is None else library.path.rpartition("/")[2],
-        "numba": _version("numba"),
+        "numba": numba,
     }
+    return found, _openblas()
 
 
-def _version(distribution: str) -> str | None:
-    """The version of a library, by its name."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-@cache  # once; without it each checkpoint looks for it among the libraries of the process, for some ms
 def _openblas() -> tuple[Any, Any] | None:
     """The functions of the kernel's name and of the number of threads of the OpenBLAS that is loaded, if one is."""
     for path in _loaded("openblas"):

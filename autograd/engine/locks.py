@@ -97,9 +97,10 @@ class Locks:
     def lock_given(self, array: Any) -> None:
         """`lock` for an array of the program; of a view, the array whose memory it shows is locked, too."""
         base = getattr(array, "base", None)
-        if base.__class__ is ndarray and base.flags.writeable:  # `is_view`, without a call
-            self.lock(base)  # first, so that it is unlocked first: a view is writeable only if its base is
-        self.lock(array)
+        if base.__class__ is ndarray and base.flags.writeable and _lock(base):  # `is_view`, without a call
+            self._locked.append(base)  # first, so that it is unlocked first: a view is writeable only if its base is
+        if _lock(array):
+            self._locked.append(array)
 
     def hold(self, leaf: Any) -> None:
         """Keep a leaf's array read-only until they are released."""

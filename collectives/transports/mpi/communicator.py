@@ -303,8 +303,6 @@ class MpiCommunicator(HostTransport):
 
     def _exchanged(self, data: bytes, of: str = "exchange") -> list[bytes]:
         """Gather every rank's bytes: first their lengths, then the bytes. `of` names the call in reports."""
-        if self.size == 1:
-            return [data]
         ones, counts = [1] * len(self.ranks), np.empty(self.size, np.int64)
         marked = 0 if of == "exchange" else mark(of, is_message=True)
         self._run(Request("all_gather", counts=ones, mark=marked), np.array([len(data)], np.int64), counts, of)
