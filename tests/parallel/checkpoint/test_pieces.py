@@ -55,10 +55,11 @@ def plain(found: Manifest) -> Any:
     return {key: (v.shape, v.dtype, list(v.pieces)) for key, v in found.values.items()}
 
 
-@pytest.mark.parametrize("few", [0, 3, 10**9])
+@pytest.mark.parametrize("few, at_once", [(0, 1 << 16), (3, 0), (10**9, 300)])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_manifest_comes_back(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_comes_back(seed: int, few: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FEW", few)
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
     written = made(np.random.default_rng(seed), seed == 3)
     found = Manifest.of_text(written.text().encode(), FOLDER)
     assert plain(found) == plain(written)
