@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -36,8 +36,21 @@ if TYPE_CHECKING:
 Powers = tuple[tuple[str, "Fraction | int"], ...]
 
 
-class _OfNumPy:
-    """NumPy's functions take a size as a plain number, which does not change the dtype of an array."""
+class _Remembering:
+    """A number that remembers. NumPy's functions take it as a plain one, which changes the dtype of no array."""
+
+    powers: Powers
+    rest: float
+    counts: str
+
+    def __new__(cls, value: Any, powers: Powers = (), rest: float = 1.0, counts: str = "") -> Self:
+        self = super().__new__(cls, value)  # type: ignore[call-arg]  # of int or float
+        self.powers, self.rest, self.counts = powers, rest, counts
+        return self
+
+    def __reduce__(self) -> Any:  # a copy on another mesh, or in a file, is a plain number
+        number = _plain(self)
+        return type(number), (number,)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
         if any(map(_is_tensor, xs)):
@@ -45,7 +58,7 @@ class _OfNumPy:
         return getattr(ufunc, method)(*map(_plain, xs), **options)
 
 
-class Size(_OfNumPy, int):
+class Size(_Remembering, int):
     """An integer that remembers the sizes of axes of which it is a product. See the table of this module.
 
     Attributes
@@ -58,38 +71,14 @@ class Size(_OfNumPy, int):
         "all" if an extent of a whole value is among its factors, "own" for the number of rows of this rank.
     """
 
-    powers: Powers
-    rest: float
-    counts: str
-
-    def __new__(cls, value: Any, powers: Powers = (), rest: float = 1.0, counts: str = "") -> Size:
-        self = super().__new__(cls, value)
-        self.powers, self.rest, self.counts = powers, rest, counts
-        return self
-
-    def __reduce__(self) -> Any:  # a copy on another mesh, or in a file, is a plain number
-        return int, (int(self),)
-
     @property
     def plain(self) -> int:
         """The plain integer."""
         return int(self)
 
 
-class SizeFloat(_OfNumPy, float):
+class SizeFloat(_Remembering, float):
     """A float that remembers; the attributes are those of `Size`."""
-
-    powers: Powers
-    rest: float
-    counts: str
-
-    def __new__(cls, value: Any, powers: Powers = (), rest: float = 1.0, counts: str = "") -> SizeFloat:
-        self = super().__new__(cls, value)
-        self.powers, self.rest, self.counts = powers, rest, counts
-        return self
-
-    def __reduce__(self) -> Any:
-        return float, (float(self),)
 
     @property
     def plain(self) -> float:
