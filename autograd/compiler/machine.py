@@ -372,19 +372,24 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
     else:
         raise Unsupported(text)
     batch = out.shape[: len(out.shape) - ndims[2]]
-    outer = []
-    for each, inner in zip((a, b, out), ndims, strict=True):
-        shape, strides = each.shape[: len(each.shape) - inner], each.strides[: len(each.shape) - inner]
-        missing = len(batch) - len(shape)
-        if not is_right or missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
-            raise Unsupported(text)
-        outer.append((0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, strides, strict=True)))
+    outer = [_outer_strides(each, inner, batch, text) for each, inner in zip((a, b, out), ndims, strict=True)]
+    if not is_right:
+        raise Unsupported(text)
     # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
     info, owner = loop_of(ufunc, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
     return Row(
         info.loop, info.context, info.auxiliary or 0, (1, *sizes), (0, 0, 0, *steps),
         not info.has_no_errors and function != "dot", (batch, tuple(outer)) if batch else None, owner,
     )  # fmt: skip
+
+
+def _outer_strides(x: Operand, inner: int, batch: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """The strides of an operand along the dimensions of a batch, to which it is broadcast."""
+    n = len(x.shape) - inner
+    shape, missing = x.shape[:n], len(batch) - n
+    if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
+        raise Unsupported(text)
+    return (0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, x.strides[:n], strict=True))
 
 
 def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, int], tuple[int, ...], Any, bool]:

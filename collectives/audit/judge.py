@@ -633,7 +633,11 @@ class Pieces:
         if any(abs(a - b) > slack for cs in found.values() for a, b in zip(cs, first, strict=True)):
             each = "; ".join(f"on rank {rank} {text}" for rank, text in texts.items())
             return Finding("weights", shown.format(each), FIXES["scaled"])
-        shown = shown.format(next(iter(texts.values())))
+        return self.of_equal_weights(right, first, shown.format(next(iter(texts.values()))), n)
+
+    def of_equal_weights(self, right: list[float], first: list[float], shown: str, n: int) -> Finding:
+        """The finding where all ranks have the gradient with the same wrong weights."""
+        slack = _SAME * max(map(abs, right))
         inverse = sum(a / c if c else math.inf for a, c in zip(right, first, strict=True))  # of parts that are means
         if max(first) - min(first) < slack or abs(inverse - len(first)) < _SAME * len(first):
             return Finding("weights", f"a mean of the parts' means: {shown}", FIXES["means"])

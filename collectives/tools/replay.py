@@ -118,7 +118,7 @@ def _tell_first(first: Difference, changes: list[str]) -> None:
               "time or on random numbers without a seed")  # fmt: skip
 
 
-def _problem(args: argparse.Namespace, record: Record) -> str:
+def _problem_of_rank(args: argparse.Namespace, record: Record) -> str:
     if args.rank is not None and args.rank not in record.facts:
         return f"--rank {args.rank} was given; {args.record} has the ranks {', '.join(map(str, sorted(record.facts)))}"
     if args.pdb and args.rank is None:
@@ -128,6 +128,12 @@ def _problem(args: argparse.Namespace, record: Record) -> str:
             f"--rank {args.rank} was given; {args.record} has the order of the calls, and not their results, so all "
             "ranks run together\n  fix: without --rank, or record with RINGTAPE_RECORD_DATA=1"
         )
+    return ""
+
+
+def _problem(args: argparse.Namespace, record: Record) -> str:
+    if problem := _problem_of_rank(args, record):
+        return problem
     if args.to:
         place_of(args.to)
         if args.first_nan or args.first_difference:
