@@ -50,8 +50,7 @@ scale = "warn"
 
 _limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf"), "ranks": float("inf")}
 _mode = "first"
-_timeout_s: float | None = None
-_timeout_by = ""
+_timeout: tuple[float | None, str] = None, ""  # in seconds, and what sets it
 
 
 def set_check(
@@ -87,7 +86,7 @@ def set_check(
     >>> cc.check("ranks", timeout_s=60)
     >>> cc.check("first")
     """
-    global _mode, _timeout_s, _timeout_by, limit, watching
+    global _mode, _timeout, limit, watching
     if scale is not None:
         if not isinstance(scale, str) or scale not in SCALES:
             raise OptionError(f"scale={scale!r} was given; needed: one of {', '.join(SCALES)}")
@@ -100,8 +99,7 @@ def set_check(
         raise OptionError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
     if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s > 0):
         raise OptionError(f"timeout_s={timeout_s!r} was given; needed: a positive number of seconds")
-    _mode, _timeout_s, watching = mode, timeout_s, mode == "ranks"
-    _timeout_by = "timeout_s= of cc.check"
+    _mode, _timeout, watching = mode, (timeout_s, "timeout_s= of cc.check"), mode == "ranks"
     limit = _limits[mode]
     globals()["sites"] = sites
 
@@ -112,12 +110,12 @@ def waiting_limited(limit_s: float, by: str) -> Iterator[None]:
 
     `by` is what sets the limit, for messages.
     """
-    global _timeout_s, _timeout_by
-    before, _timeout_s, _timeout_by = (_timeout_s, _timeout_by), limit_s, by
+    global _timeout
+    before, _timeout = _timeout, (limit_s, by)
     try:
         yield
     finally:
-        _timeout_s, _timeout_by = before
+        _timeout = before
 
 
 def check_mode() -> str:
@@ -132,20 +130,19 @@ def is_due(n: int, every: int = 0) -> bool:
 
 def time_limit_s() -> float | None:
     """The longest wait of a rank for another one, in seconds; None without a limit."""
-    if _timeout_s is not None:
-        return _timeout_s
-    return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
+    given_s = given_limit_s()
+    return PATIENCE_S if given_s is None and watching else given_s
 
 
 def given_limit_s() -> float | None:
     """The limit that the program or the environment has set; None without one."""
-    return _timeout_s if _timeout_s is not None else _environment_s
+    return _timeout[0] if _timeout[0] is not None else _environment_s
 
 
 def time_limit_source() -> str:
     """The setting that `time_limit_s` is from, for messages."""
-    if _timeout_s is not None:
-        return _timeout_by
+    if _timeout[0] is not None:
+        return _timeout[1]
     return "RINGTAPE_TIMEOUT_S" if _environment_s is not None else "the limit of the check mode ranks"
 
 
