@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.memory import Departed, Frame, Memory
-from ..compiler.nodes import Node, Operand, Refused
+from ..compiler.nodes import Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
@@ -159,15 +159,7 @@ class TracedStep:
         elif function is accumulate or function is adopt:
             self._accumulate(i, row)
         elif function is whole_step and row.slot not in self.barred and not self._lost:
-            start, given = len(self.trace.nodes), self._given
-            try:
-                _Stepper(self, row).trace()
-            except Barred:
-                raise
-            except Exception as error:  # of an optimizer of the program, too, which may do what no trace knows
-                del self.trace.nodes[start:]
-                self._given = given
-                self._python(i, row, error)
+            self._step(i, row)
         elif row.changes == "gradients" and row.slot not in self.barred:
             start = len(self.trace.nodes)
             try:
@@ -179,19 +171,36 @@ class TracedStep:
         elif row.changes or row.slot in self.barred:
             self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
         else:
-            start = len(self.trace.nodes)
-            try:
-                value = self._traced(row)
-                self._require(row, value)
-                self._put(row, value)
-            except Barred:
-                raise
-            except Exception as error:  # of the function, too, which may do what no trace knows
-                if any(out.buffer.kind != "temporary" or _is_older(out, self.trace.nodes, start)
-                       for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
-                    raise Barred(row.slot) from error  # it has written to what other rows have made
-                del self.trace.nodes[start:]
-                self._python(i, row, error)
+            self._call(i, row)
+
+    def _step(self, i: int, row: Row) -> None:
+        """Trace the step of an optimizer, or leave it to Python."""
+        start, given = len(self.trace.nodes), self._given
+        try:
+            _Stepper(self, row).trace()
+        except Barred:
+            raise
+        except Exception as error:  # of an optimizer of the program, too, which may do what no trace knows
+            del self.trace.nodes[start:]
+            self._given = given
+            self._python(i, row, error)
+
+    def _call(self, i: int, row: Row) -> None:
+        """Trace a call that only has a result, or leave it to Python."""
+        start = len(self.trace.nodes)
+        try:
+            value = self._traced(row)
+            self._require(row, value)
+            self._put(row, value)
+        except Barred:
+            raise
+        except Exception as error:  # of the function, too, which may do what no trace knows
+            older = {id(x.buffer) for node in self.trace.nodes[:start] for x in (*node.outs, *node.reads)}
+            if any(out.buffer.kind != "temporary" or id(out.buffer) in older
+                   for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
+                raise Barred(row.slot) from error  # it has written to what other rows have made
+            del self.trace.nodes[start:]
+            self._python(i, row, error)
 
     def _traced(self, row: Row) -> Any:
         """The result of a row's function on traced arrays."""
@@ -585,11 +594,6 @@ class _Slice:
 
 def _steps(x: Any) -> tuple[int, ...]:
     return tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
-
-
-def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
-    """Whether the memory of an operand was written or read before some node."""
-    return any(x.buffer is out.buffer for node in nodes[:start] for x in (*node.outs, *node.reads))
 
 
 def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
