@@ -412,7 +412,7 @@ class CapturedStep:
             first = None
         given = form.copied()
         roots = list(self._roots(form, first))
-        reach = Reach(roots)
+        reach = Reach(roots, None if first is None else first.guard.reach)
         recorder = self._recorder(form, given, reach)
         recorder.watch = None if first is None else Watch(reach)
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
@@ -527,7 +527,7 @@ class CapturedStep:
         CaptureError
             A constant differs.
         """
-        after = Memory(Reach(roots))
+        after = Memory(Reach(roots, before.reach))
 
         def is_same(seed: int, is_far: bool, scale: float = 1.0) -> bool:
             before.give_back()

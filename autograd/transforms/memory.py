@@ -71,6 +71,7 @@ class Memory:
         return found
 
     def _begin(self, reach: Reach) -> None:
+        self.reach = reach
         self._undo: list[Callable[[], Any]] = []
         self._keys = get_state()
         self._seen: dict[int, Any] = {}

@@ -51,7 +51,7 @@ def proved_run(
         Arrays whose values each replay compares, as constants are computed from them. They keep their values here.
     """
     start = perf_counter()
-    reach = Reach(roots)
+    reach = Reach(roots, before.reach)
     left = Left(reach, found)
     after = Memory(reach)
     try:
@@ -95,7 +95,7 @@ def _fault_of_others(
 ) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
-    reach = Reach(roots)
+    reach = Reach(roots, before.reach)
     _move(reach, made, compared)
     start = Memory(reach)
     try:

@@ -165,6 +165,8 @@ class Reach:
     ----------
     roots : iterable of (str, object)
         Each with its path: the step, and objects among its arguments.
+    like : Reach, optional
+        Of the same roots, at another time. The search begins with the names that code was then found to read.
 
     Attributes
     ----------
@@ -187,12 +189,12 @@ class Reach:
         There are more than 20,000 values to compare at each call; or there is an iterator or a queue.
     """
 
-    def __init__(self, roots: Iterable[tuple[str, Any]]):
+    def __init__(self, roots: Iterable[tuple[str, Any]], like: Reach | None = None):
         roots = list(roots)
-        self._names: set[str] = {"forward"}
-        self._asked: set[str] = set()  # names that code asks for, which may not be there
-        self._all = False
-        self._makes: set[type] = set()  # classes that code can call
+        self._names: set[str] = {"forward"} if like is None else set(like._names)
+        self._asked: set[str] = set() if like is None else set(like._asked)  # names asked for, which may not be there
+        self._all = like is not None and like._all
+        self._makes: set[type] = set() if like is None else set(like._makes)  # classes that code can call
         self._quick: tuple[Any, ...] | None = None
         known: Any = None
         while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
