@@ -193,7 +193,7 @@ class Reach:
         roots = list(roots)
         self._names: set[str] = {"forward"} if like is None else set(like._names)
         self._asked: set[str] = set() if like is None else set(like._asked)  # names asked for, which may not be there
-        self._all = like is not None and like._all
+        self._all: bool = like is not None and like._all
         self._makes: set[type] = set() if like is None else set(like._makes)  # classes that code can call
         self._quick: tuple[Any, ...] | None = None
         known: Any = None

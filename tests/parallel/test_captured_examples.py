@@ -285,9 +285,9 @@ CAPTURED: dict[str, Callable[[], Training]] = {
 }
 REFUSED: dict[str, tuple[Callable[[], Training], str]] = {
     "04_pipeline": (pipeline, "Pipeline.step was called"),
-    "06_experts": (experts, "MixtureOfExperts was called"),
+    "06_experts": (experts, "MixtureOfExperts, whose routing depends on values, was called"),
     "12_batch_size": (batch_size, "NoiseScale.update was called"),
-    "gpt, experts": (lambda: gpt(experts=2), "MixtureOfExperts was called"),
+    "gpt, experts": (lambda: gpt(experts=2), "MixtureOfExperts, whose routing depends on values, was called"),
 }
 
 
