@@ -383,7 +383,7 @@ def _experts() -> Program:
     return Program(step, model, given)
 
 
-program(_experts, "experts", refused="MixtureOfExperts, whose routing depends on values, was called in a captured step", ep=2)
+program(_experts, "experts", refused="MixtureOfExperts, whose routing depends on values, was called in a capt", ep=2)
 
 
 # -- collectives -------------------------------------------------------------------------------------------------------
