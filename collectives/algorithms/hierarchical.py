@@ -170,10 +170,6 @@ def _from_first(group: Communicator, request: Request, x: Array, out: Array) -> 
     return (yield from trees.broadcast(group, Request("broadcast"), None, out, trees.binomial, 1))
 
 
-def _tree(group: Communicator, request: Request, x: Array, out: Array) -> Steps[Array]:
-    return (yield from trees.all_reduce(group, request, x, out, trees.binomial, 1))
-
-
 INSIDE: dict[str, tuple[Callable[..., Steps[Array]], Callable[..., Steps[Array]]]] = {
     "native": (native, native),
     "shared": (native, native),
@@ -186,7 +182,7 @@ BETWEEN: dict[str, Callable[..., Steps[Array]]] = {
     "ring": ring.all_reduce,
     "recursive_doubling": halving.recursive_doubling,
     "halving_doubling": halving.halving_doubling,
-    "tree": _tree,
+    "tree": lambda group, request, x, out: trees.all_reduce(group, request, x, out, trees.binomial, 1),
 }
 
 

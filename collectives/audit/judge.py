@@ -607,7 +607,8 @@ class Pieces:
         found = {}
         for rank, g in self.given.items():
             mine = [piece_of(x, self.at.judge.boxes(self.name, rank, x.shape)) for x in parts]
-            if not _is_told_apart(mine):
+            columns = np.stack([each.ravel() / (np.linalg.norm(each) or 1) for each in mine], axis=1)
+            if not np.linalg.svd(columns, compute_uv=False)[-1] > 1e-3:  # nearly multiples of one another
                 return None
             found[rank], _ = _fit(g, mine)
             if not self.is_right({rank: g}, {rank: _sum(found[rank], mine)}, 4 * max(1.0, *map(abs, found[rank]))):
@@ -699,9 +700,3 @@ def _fit(x: Any, basis: Sequence[Any]) -> tuple[list[float], float]:
     found = np.linalg.lstsq(columns, flat, rcond=None)[0]
     norm = float(np.linalg.norm(flat))
     return [float(c) for c in found], float(np.linalg.norm(columns @ found - flat)) / norm if norm else 0.0
-
-
-def _is_told_apart(basis: Sequence[Any]) -> bool:
-    """Whether arrays are far from being multiples of one another."""
-    columns = np.stack([each.ravel() / (np.linalg.norm(each) or 1) for each in basis], axis=1)
-    return bool(np.linalg.svd(columns, compute_uv=False)[-1] > 1e-3)

@@ -93,7 +93,8 @@ class Report:
         """The report as plain data."""
         findings = [{"cause": each.cause, "text": each.text, "fix": each.fix, "parameters": names}
                     for each, names in self.findings]  # fmt: skip
-        verdicts = [{"name": each.name, "cause": each.finding.cause, "distances": _finite(each.distances)}
+        verdicts = [{"name": each.name, "cause": each.finding.cause,
+                     "distances": {str(rank): x if math.isfinite(x) else None for rank, x in each.distances.items()}}
                     for each in self.verdicts]  # fmt: skip
         return {"status": self.status, "step": self.step, "steps": self.steps, "findings": findings,
                 "verdicts": verdicts, "notes": self.notes}  # fmt: skip
@@ -112,8 +113,3 @@ class Report:
             if finding.fix:
                 lines.append(f"    fix: {finding.fix}")
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
-
-
-def _finite(distances: Mapping[int, float]) -> dict[str, float | None]:
-    """Distances as JSON has them: None where there is no gradient."""
-    return {str(rank): each if math.isfinite(each) else None for rank, each in distances.items()}

@@ -298,7 +298,8 @@ class DryRun:
                 "rank": self.rank,
                 "topology": None if self.topology is None else asdict(self.topology),
                 "traffic": [asdict(t) for t in self.traffic()],
-                "predictions": [{**asdict(p.traffic), **_own(p)} for p in self.predictions()],
+                "predictions": [{**asdict(p.traffic), "algorithm": p.algorithm, "messages": p.messages,
+                                 "sent_bytes": p.sent_bytes, "time_s": p.time_s} for p in self.predictions()],
             },
             allow_nan=True,
         )
@@ -327,10 +328,6 @@ class DryRun:
                 lines.append(f"  in all, by the algorithm of the all-reduces: {each}")
             lines.append(f"  in all, the fastest of each: {short_time(self.time_s())}")
         return "\n".join(lines)
-
-
-def _own(p: Prediction) -> dict[str, Any]:
-    return {"algorithm": p.algorithm, "messages": p.messages, "sent_bytes": p.sent_bytes, "time_s": p.time_s}
 
 
 def _machine(topology: Topology | None) -> str:

@@ -116,13 +116,16 @@ def _planned(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Pl
         elif op_of(node) is WAIT:
             (start,) = parents_of(node)
             if start in seen:
-                seen[start] = seen[start]._replace(backward=_adjoint_of_started(node))
+                collective, call, _, result, _ = options_of(node)
+                backward = Probe(call.group)
+                collective._adjoint(_zeros(result), call.but(group=backward))
+                seen[start] = seen[start]._replace(backward=backward.sent)
             continue
         else:
             described = _communication(node)
         if described is not None:
             seen[place] = described
-    packed = _pack(operations, seen)
+    packed = json.dumps([[asdict(o) for o in operations], {k: tuple(v) for k, v in seen.items()}]).encode()
     return _merge([_unpack(data) for data in ([packed] if ranks is None else ranks.exchange(packed))])
 
 
@@ -236,22 +239,11 @@ def _started(node: Any) -> _Seen | None:
     return _Seen(collective.name, call.axes, channel, forward.sent, [], root, collective.between_two, True)
 
 
-def _adjoint_of_started(node: Any) -> list[Sent]:
-    collective, call, _, result, _ = options_of(node)
-    backward = Probe(call.group)
-    collective._adjoint(_zeros(result), call.but(group=backward))
-    return backward.sent
-
-
 def _zeros(state: Any) -> Any:
     if state is None:
         return None
     shape, dtype, absent = state
     return Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype)
-
-
-def _pack(operations: list[Operation], seen: dict[int, _Seen]) -> bytes:
-    return json.dumps([[asdict(o) for o in operations], {k: tuple(v) for k, v in seen.items()}]).encode()
 
 
 def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:

@@ -123,7 +123,11 @@ class Timeline:
         ends = measure_offsets(channel, self._clock)
         rank, made = int(channel.rank), self._recorder.records
         calls = [_of_timeline(call, by, made, rank) for call, by in self._calls]
-        mine = RankRecord(rank, socket.gethostname(), calls, _times_of(made), self._spans)
+        depths: list[int] = []
+        for record in made:
+            depths.append(0 if record.cause is None else depths[record.cause] + 1)
+        times = [OperationTimes(r.name, r.direction, r.begin_ns, r.end_ns, depths[r.id]) for r in made if r.end_ns]
+        mine = RankRecord(rank, socket.gethostname(), calls, times, self._spans)
         records = gathered(channel, mine, (RankRecord, CallRecord, OperationTimes, SpanRecord))
         if records is not None:
             self.report = merged(records, self._start, ends)
@@ -158,21 +162,6 @@ class Timeline:
         self._calls.append((call, self._recorder.current))
 
 
-def _times_of(records: Sequence[OperationRecord]) -> list[OperationTimes]:
-    """The operations that have ended, as timelines have them."""
-    depths: list[int] = []
-    for record in records:
-        depths.append(0 if record.cause is None else depths[record.cause] + 1)
-    return [OperationTimes(r.name, r.direction, r.begin_ns, r.end_ns, depths[r.id]) for r in records if r.end_ns]
-
-
-def _is_backward(record: OperationRecord | None, records: Sequence[OperationRecord]) -> bool:
-    """Whether an operation is one of a sweep, or inside one."""
-    while record is not None and record.direction != "backward":
-        record = None if record.cause is None else records[record.cause]
-    return record is not None
-
-
 def _of_timeline(
     call: CallOf, by: OperationRecord | None, records: Sequence[OperationRecord], rank: int
 ) -> CallRecord:
@@ -184,8 +173,11 @@ def _of_timeline(
     channel = f"{call.channel}, control" if call.is_control else call.channel  # the two are counted apart
     key = channel, call.ranks, peers, "message" if is_message else call.call
     root = None if is_message else call.peer
+    cause = by
+    while cause is not None and cause.direction != "backward":
+        cause = None if cause.cause is None else records[cause.cause]
     return CallRecord(
-        call.call, call.axis, key, call.number, call.bytes, root, _is_backward(by, records),
+        call.call, call.axis, key, call.number, call.bytes, root, cause is not None,
         call.call if by is None else by.name, call.begin_ns, call.returned_ns, call.wait_ns,
         call.end_ns if call.has_ended else None, call.is_nonblocking,
     )  # fmt: skip

@@ -245,23 +245,19 @@ class Comparison:
                 self._difference = _Difference(key, None, time.monotonic(), {})
                 self._replies.append(self._send(source, {"window": key}))
                 return
-            at = self._place_in_tail(record, hashed, tail, are_final)
+            start, marks = record.marks(hashed)
+            at = first_difference([(hashed, tail), (start, marks)]) if start == hashed else None
+            number = hashed + len(tail)
+            if at is None and are_final and number != record.number:  # calls are missing at the end
+                at = min(number, record.number)
             if at is not None:
                 self._ask(key, at)
-            elif hashed + len(tail) > record.number or (is_final and not self._is_final):
+            elif number > record.number or (is_final and not self._is_final):
                 return  # the rest is compared when this rank has made these calls, or when it ends
             else:
                 del kept[0]
         if not kept:
             del self._received[key, source]
-
-    @staticmethod
-    def _place_in_tail(record: Record, hashed: int, tail: Any, are_final: bool) -> int | None:
-        """The first call after the digest of a summary that differs from this rank's, or is missing at the end."""
-        start, marks = record.marks(hashed)
-        at = first_difference([(hashed, tail), (start, marks)]) if start == hashed else None
-        number = hashed + len(tail)
-        return min(number, record.number) if at is None and are_final and number != record.number else at
 
     def _take_window(self, source: int, key: str, first: int, marks: str) -> None:
         record, theirs = self._records[key], _marks(marks)

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -159,10 +159,8 @@ class RankProcess:
             return
         given = environment.value("RINGTAPE_GUARD")
         if ask_mpi is not None:
-            try:
+            with suppress(MeshError):  # no mpi4py, or no MPI library for it; making a world raises an error
                 ask(ask_mpi)
-            except MeshError:  # no mpi4py, or no MPI library for it
-                pass  # making a world raises an error
         rank, size = launched(os.environ)
         if size < 2:
             return
@@ -447,7 +445,10 @@ class RankProcess:
         if not self.worlds and self._is_guarded:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
-        _advance_all([world.leave(why) for world in self.worlds])
+        leaving, pause = [world.leave(why) for world in self.worlds], _PAUSE_S
+        while leaving := [each for each in leaving if next(each, leaving) is not leaving]:  # all at the same time
+            time.sleep(pause)
+            pause = min(2 * pause, _LONG_PAUSE_S)
         self._end_after_worlds(exits)
 
     def _end_after_worlds(self, exits: bool) -> None:
@@ -500,21 +501,11 @@ class RankProcess:
         mpi = sys.modules.get("mpi4py.MPI")
         if self._make_world is None or (mpi is not None and mpi.Is_finalized()):
             return
-        try:
+        with suppress(MeshError):  # no MPI, or not the launcher's
             self._make_world()
-        except MeshError:  # no MPI, or not the launcher's
-            pass
 
 
 process = RankProcess()
-
-
-def _advance_all(steps: list[Iterator[None]]) -> None:
-    """Run generators to their ends, all of them at the same time."""
-    pause = _PAUSE_S
-    while steps := [each for each in steps if next(each, steps) is not steps]:
-        time.sleep(pause)
-        pause = min(2 * pause, _LONG_PAUSE_S)
 
 
 def _kill() -> None:
@@ -534,10 +525,8 @@ def _kill_after(limit_s: float) -> None:
             os._exit(1)
         _kill()
 
-    try:
+    with suppress(RuntimeError):  # the interpreter is exiting, or there are too many threads
         threading.Thread(target=wait, daemon=True).start()
-    except RuntimeError:  # the interpreter is exiting, or there are too many threads
-        pass
 
 
 def _drain() -> None:
@@ -546,14 +535,12 @@ def _drain() -> None:
     import termios
 
     for number in (1, 2):
-        try:
+        with suppress(OSError):
             limit = time.monotonic() + 1.0
             while stat.S_ISFIFO(os.fstat(number).st_mode) and time.monotonic() < limit:
                 if fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0") == b"\0\0\0\0":
                     break
                 time.sleep(0.002)
-        except OSError:
-            pass
     time.sleep(0.05)
 
 
@@ -565,16 +552,12 @@ def _abort_mpi(code: int) -> None:
 
 
 def _quietly(print_error: Callable[[], Any]) -> None:
-    try:
+    with suppress(Exception):
         print_error()
         sys.stderr.flush()
-    except Exception:
-        pass
 
 
 def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass

@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import time
+from contextlib import suppress
 
 __all__ = ["Process", "age_s", "group_of", "is_alive", "peer_of", "shared_memory_of", "state_of"]
 
@@ -54,21 +55,17 @@ class Process:
         self.wait_status = status or self.wait_status
 
     def kill(self) -> None:
-        try:
+        with suppress(OSError):
             if self.descriptor >= 0:
                 signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
             elif not self.is_gone:
                 os.kill(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
 
     def kill_group(self, shared: set[int]) -> None:
         """End its child processes, which are in its process group unless that is shared with others."""
         if self.group not in shared:
-            try:
+            with suppress(OSError):
                 os.killpg(self.group, signal.SIGKILL)
-            except OSError:
-                pass
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -25,6 +25,7 @@ import sys
 import time
 from collections import namedtuple  # not typing's: see `checks.reports`
 from collections.abc import Iterable
+from contextlib import suppress
 
 from ..checks.reports import MadeCall, first_call_difference
 from .processes import Process, age_s, group_of, is_alive, peer_of, shared_memory_of, state_of
@@ -180,10 +181,8 @@ class _Connection:
 
     def reply(self, reply: bytes) -> None:
         """Send a reply: one byte, and for an error a line with the ranks."""
-        try:
+        with suppress(OSError):
             self.socket.send(reply)
-        except OSError:
-            pass
 
 
 class _Errors:
@@ -258,7 +257,9 @@ class _Supervisor:
             for number, _ in self._poll.poll(self._pause(), 4096):
                 self._handle(number)
             now = time.monotonic()
-            self._close_silent(now)
+            for connection in list(self._connections.values()):
+                if not connection.has_spoken and now - connection.since > _START_S:  # its first line does not come
+                    self._close(connection)
             self._resolve()
             self._reply_to_errors(now)
             if self._ended is None:
@@ -443,12 +444,6 @@ class _Supervisor:
         del self._connections[number]
         connection.socket.close()
         connection.rank.connections -= 1
-
-    def _close_silent(self, now: float) -> None:
-        """Close the connections whose first line does not come."""
-        for connection in list(self._connections.values()):
-            if not connection.has_spoken and now - connection.since > _START_S:
-                self._close(connection)
 
     def _stop_listening(self) -> None:
         """Stop when all ranks of this host have all their connections: nobody else has to say anything."""
@@ -783,11 +778,9 @@ class _Supervisor:
                 return
             time.sleep(0.01)
         for path, inode in self._files.items():
-            try:
+            with suppress(OSError):  # MPI was finalized
                 if os.lstat(path).st_ino == inode:
                     os.unlink(path)
-            except OSError:  # MPI was finalized
-                pass
 
     def _drop_stderr(self) -> None:
         """Close stderr after the last message, because the launcher reads it to its end before it exits."""
@@ -797,10 +790,8 @@ class _Supervisor:
 
 
 def _print(text: str) -> None:
-    try:
+    with suppress(OSError):
         os.write(2, f"ringtape: {text}\n".encode())
-    except OSError:
-        pass
 
 
 def _late_text(rank: _Rank) -> str:
@@ -880,21 +871,17 @@ def _continue_with_parent() -> None:
     """
     import ctypes  # takes as long to load as the rest, so the ranks do not wait for it
 
-    try:
+    with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
-    except (AttributeError, OSError, TypeError):
-        pass
 
 
 def _raise_limit_of_files() -> None:
     """A rank takes four descriptors; a host may have hundreds of ranks."""
     import resource  # not on every platform; ranks import this module, too
 
-    try:
+    with suppress(OSError, ValueError):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (OSError, ValueError):
-        pass
 
 
 def command(listener: int, launcher: int) -> list[str]:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from autograd.digests import blake2b
@@ -69,7 +70,7 @@ class SupervisorClient:
 
     def connect(self) -> bool:
         """Connect, and start the supervisor if there is none; False if that is not possible."""
-        try:
+        with suppress(OSError):
             launcher = launcher_process()
             for name in names(launcher):
                 for _ in range(_TRIES):
@@ -80,8 +81,6 @@ class SupervisorClient:
                     if connections is None:
                         break  # another user has bound it
                     time.sleep(0.005)  # the supervisor does not listen yet, or is about to exit
-        except OSError:
-            pass
         return False
 
     def _connected(self, name: str, launcher: int) -> list[socket.socket] | None:
@@ -282,10 +281,8 @@ class SupervisorClient:
             elif self._process is not None:
                 import subprocess  # this rank has loaded it, in `_start`
 
-                try:
+                with suppress(subprocess.TimeoutExpired, OSError):
                     self._process.wait(timeout=0.5)
-                except (subprocess.TimeoutExpired, OSError):
-                    pass
 
     def _continue(self) -> None:
         """Continue the supervisor, if this rank has started it and it was stopped: it keeps the launcher waiting."""
@@ -329,11 +326,9 @@ def _close(connections: list[socket.socket]) -> None:
 
 
 def _send(connection: socket.socket, line: str) -> None:
-    try:
+    with suppress(OSError):
         # without a signal: a program may have SIGPIPE's default, and would end with a supervisor that was killed
         connection.sendall((line.replace("\n", " ") + "\n").encode(), socket.MSG_NOSIGNAL)
-    except OSError:
-        pass
 
 
 def _is_readable(connection: socket.socket) -> bool:

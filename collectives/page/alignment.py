@@ -224,9 +224,7 @@ class _Scheduler:
             return ready
         held = {kind for kind in by_kind if any(self._reaches(q, kind) for q in ready)}
         free = [r for kind, members in by_kind.items() if kind not in held for r in members]
-        if not free:
-            return self._closed(next(iter(by_kind.values())), ready)
-        return self._closed(free, ready)
+        return self._closed(free or next(iter(by_kind.values())), ready)
 
     def _reaches(self, r: int, kind: int) -> bool:
         """Whether a rank whose head is ready has a step of a kind after it and before its next communication."""

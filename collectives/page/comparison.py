@@ -85,7 +85,8 @@ def flags(ranks: Sequence[RankRecords], alignment: Alignment) -> list[list[int]]
         found.append(row)
     for cells in same(ranks, alignment):
         for copies in _copies(ranks, cells):
-            if len({_identity(value) for r, k in copies if (value := ranks[r].records[k].value) is not None}) > 1:
+            values = [value for r, k in copies if (value := ranks[r].records[k].value) is not None]
+            if len({(value.digest, value.shape, value.dtype) for value in values}) > 1:
                 for r, k in copies:
                     found[r][k] |= DIFFERS
     return found
@@ -194,10 +195,6 @@ def _copies(ranks: Sequence[RankRecords], cells: list[tuple[int, int]]) -> Itera
     for (layout, _, _), members in groups.items():
         if len(members) > 1 and layout:
             yield members
-
-
-def _identity(value: Summary) -> tuple[object, ...]:
-    return value.digest, value.shape, value.dtype
 
 
 # -- the pairing -------------------------------------------------------------------------------------------------------

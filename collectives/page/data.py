@@ -65,7 +65,9 @@ def page_data(
     ranks = _failed(ranks, alignment)
     marks = flags(ranks, alignment)
     placed = place(ranks, alignment)
-    tables = _Tables(*_precision(ranks))
+    count = sum(len(x.value.values) for of in ranks for x in of.records if x.value is not None and x.value.values)
+    digits, kept = next((digits, kept) for most, digits, kept in _PRECISION if count <= most)
+    tables = _Tables(digits, kept)
     data: dict[str, Any] = {
         "title": title,
         "ranks": [of.rank for of in ranks],
@@ -81,7 +83,10 @@ def page_data(
             "ranks": [tables.text(" ".join(map(str, link.ranks))) for link in alignment.links],
             "arrival": [link.arrival for link in alignment.links],
         },
-        "pairings": _pairings(ranks, alignment) if values else [],
+        "pairings": [
+            [x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]]
+            for x in (pairings(ranks, alignment) if values else ())
+        ],
         "errors": [[r, record.id, record.error] for r, record in _each(ranks) if record.error],
         "ends": [of.error for of in ranks],
         "problems": _problems(ranks, marks, alignment),
@@ -395,11 +400,6 @@ def _calls(ranks: Sequence[RankRecords], alignment: Alignment, tables: _Tables) 
     }
 
 
-def _pairings(ranks: Sequence[RankRecords], alignment: Alignment) -> list[list[Any]]:
-    found = pairings(ranks, alignment)
-    return [[x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]] for x in found]
-
-
 def _failed(ranks: Sequence[RankRecords], alignment: Alignment) -> list[RankRecords]:
     """The same records; where a rank failed in a call that other ranks never made, the last record has the error."""
     incomplete = [link for link in alignment.links if len({r for r, _, _ in link.members}) < len(link.ranks)]
@@ -460,11 +460,6 @@ def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) 
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
-
-
-def _precision(ranks: Sequence[RankRecords]) -> tuple[int, int]:
-    count = sum(len(x.value.values) for of in ranks for x in of.records if x.value is not None and x.value.values)
-    return next((digits, kept) for most, digits, kept in _PRECISION if count <= most)
 
 
 def _number(x: Any, digits: int = 17) -> Any:

@@ -171,8 +171,11 @@ class Show:
         assert self._exit is not None and self._exchange is not None and self._channel is not None
         self._exit.__exit__(kind, error, traceback)
         try:
-            if error is not None:
-                self._write_known(error)
+            if error is not None:  # that the page cannot be written is no reason to hide it
+                try:
+                    self._exchange.failed()
+                except Exception as problem:
+                    error.add_note(f"the page of the failed program was not written: {problem}")
                 return
             self._ends = measure_offsets(self._channel, self._clock)
             records = self._exchange.gathered(self._channel)
@@ -197,14 +200,6 @@ class Show:
             self.page = page(records, self.path, **options | {"steps": None})
             error.add_note("the page has all operations instead")
             raise
-
-    def _write_known(self, error: BaseException) -> None:
-        """Write the page of a program that failed. That it cannot be written is no reason to hide the error."""
-        assert self._exchange is not None
-        try:
-            self._exchange.failed()
-        except Exception as problem:
-            error.add_note(f"the page of the failed program was not written: {problem}")
 
 
 class _Threads:

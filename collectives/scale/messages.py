@@ -70,9 +70,7 @@ def _step(event: Event, n: int, axis: str, walk: Walk) -> str:
         return f"a division by {int(event.number)}, the number of one rank's rows, after the sum over all ranks{at}"
     if event.kind == "size":
         verb = "a division by" if event.number < 0 else "a product with"
-        if made is not None or _is_mean(event, walk):
-            return ""
-        return f"{verb} the number of ranks{at}"
+        return "" if made is not None or _is_mean(event, walk) else f"{verb} the number of ranks{at}"
     if event.kind == "ranks":
         if made is None:
             return f"a sum over the {n} ranks{at}"

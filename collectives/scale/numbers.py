@@ -404,9 +404,7 @@ def _squares(c: float) -> tuple[int, int]:
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:
     """Whether a number that is equal on all ranks may be a multiple or a share of a number of rows, or about n."""
     number = _whole(divisor)
-    if number:
-        return any(number % count == 0 for count in counts if count)
-    return abs(divisor - n) < 1e-6 * n
+    return any(number % count == 0 for count in counts if count) if number else abs(divisor - n) < 1e-6 * n
 
 
 def is_multiple(divisor: float, n: int) -> bool:

@@ -445,10 +445,8 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
         return _with_rows(value)
     if use.decided in ("all", "added"):
         is_before = not value.counts or (value.base is None and (use.decided == "added" or not value.averaged))
-        if is_before:  # likewise: no rows are missing then
-            made = value.times(_PER_RANK)._replace(shares=value.shares | NORMALISED)
-        else:
-            made = value.partial()
+        # likewise: no rows are missing then
+        made = value.times(_PER_RANK)._replace(shares=value.shares | NORMALISED) if is_before else value.partial()
         return made._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
     value = value.divided(divisor)
     if use.decided == "constant":
@@ -702,9 +700,7 @@ def _made_one(value: Power) -> Power:
 
 
 def _summed(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
-    if label is V and out is not V:
-        return over_ranks(value, Event("ranks", place))
-    return value
+    return over_ranks(value, Event("ranks", place)) if label is V and out is not V else value
 
 
 def _kept(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:

@@ -66,8 +66,9 @@ class Report:
     def __str__(self) -> str:
         head = f"{self.collective}: {self.cases} cases, {len(self.failures)} failures"
         kinds: dict[Any, list[Any]] = {}
-        for failure in self.failures:
-            kinds.setdefault(_kind(failure), []).append(failure)
+        for failure in self.failures:  # errors whose texts differ in numbers alone are shown as one
+            text = re.sub(r"\d+", "", failure.detail) if failure.check == "error" else ""
+            kinds.setdefault((failure.check, text), []).append(failure)
         lines = [f"  {first.check}: {first.case}: {first.detail}" + (f"; and {len(rest)} more" if rest else "")
                  for first, *rest in kinds.values()]  # fmt: skip
         return "\n".join([head, *lines, *(f"  skipped: {reason}" for reason in self.skips)])
@@ -77,11 +78,6 @@ class Report:
         if not self.ok:
             raise CheckFailed(str(self))
         return self
-
-
-def _kind(failure: Failure) -> Any:
-    """The key of failures that a report shows as one: the check; of errors also the text without its numbers."""
-    return failure.check, re.sub(r"\d+", "", failure.detail) if failure.check == "error" else ""
 
 
 @typed_errors

@@ -322,7 +322,9 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     seen.found["dy"] = _plain(ag.jvp(function, (x,), (dx,))[1])
 
     if case.order > 1:
-        _second_order(seen, function, x, dx, value(plan.c, mesh.grid.layout(_weight_labels(y.layout)), y.shape), mesh)
+        # the weights of a value are Varying where ranks use it separately (R) or after a sum (P)
+        labels = [V if label is R or label is P else label for label in y.layout.labels]
+        _second_order(seen, function, x, dx, value(plan.c, mesh.grid.layout(labels), y.shape), mesh)
     if any(not np.array_equal(array, original) for array, original in kept):
         seen.faults.append(("ownership", "an input was written to"))
 
@@ -360,11 +362,6 @@ def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tenso
     gradient = _gradient(objective)
     seen.found["second"] = _plain(_gradient(lambda x: _scalar_objective((dx * gradient(x)).sum()))(x))
     seen.found["mixed"] = _plain(ag.jvp(gradient, (x,), (dx,))[1])
-
-
-def _weight_labels(layout: Layout) -> list[Label]:
-    """The layout of the weights of a value: Varying where ranks use the value separately (R) or after a sum (P)."""
-    return [V if label is R or label is P else label for label in layout.labels]
 
 
 def _noncontiguous_copy(array: np.ndarray) -> np.ndarray:

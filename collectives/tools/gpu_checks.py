@@ -62,10 +62,6 @@ def _kernel(name: str, xs: Sequence[Any]) -> Any:
 # -- the checks --------------------------------------------------------------------------------------------------------
 
 
-def _device() -> str:
-    return ", ".join(f"{name}: {text}" for name, text in cuda.facts().items())
-
-
 def _libraries() -> str:
     """A product, a sum, a sort, an elementwise function: each loads or compiles something of its own."""
     x = np.arange(12.0, dtype="f4").reshape(3, 4)
@@ -255,7 +251,8 @@ def _sanitizer() -> str:
 
 
 CHECKS: dict[str, tuple[Callable[[], str], float]] = {
-    "GPU": (_device, 30), "CUDA libraries": (_libraries, 60), "compiler": (_compiler, 60),
+    "GPU": (lambda: ", ".join(f"{name}: {text}" for name, text in cuda.facts().items()), 30),
+    "CUDA libraries": (_libraries, 60), "compiler": (_compiler, 60),
     "shared memory": (_shared_memory, 90), "rows": (_rows, 120), "sums of rows": (_sums_of_rows, 90),
     "random numbers": (_random, 60), "attention": (_attention, 180), "captured steps": (_captured, 120),
     "NCCL": (_nccl, 90), "more than 2**31 elements": (_long, 120),

@@ -79,7 +79,12 @@ def main(args: argparse.Namespace) -> int:
             print(f"replay: {problem}", file=sys.stderr)
             return 2
         subject = subject_of(record, args.program, args.module, args.arguments)
-        theirs = None if other is None else _subject_of_other(other, record, subject, args)
+        theirs = None
+        if other is not None:  # the program that is named for it, or for both if they have one program
+            file, module = args.other_program, None
+            if file is None and other.any["program"] == record.any["program"]:
+                file, module = args.program, args.module
+            theirs = subject_of(other, file, module, [])
         _restart(record, args.started_again)
         for text in subject.changes(record):
             if not text.startswith("the variable"):  # which may be of no matter
@@ -99,14 +104,6 @@ def main(args: argparse.Namespace) -> int:
     except (CommunicationError, ArgumentError, MeshError, OptionError) as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2
-
-
-def _subject_of_other(other: Record, record: Record, subject: Subject, args: argparse.Namespace) -> Subject:
-    """The program of the other record: the one that is named for it, or for both if they have one program."""
-    file, module = args.other_program, None
-    if file is None and other.any["program"] == record.any["program"]:
-        file, module = args.program, args.module
-    return subject_of(other, file, module, [])
 
 
 def _tell_first(first: Difference, changes: list[str]) -> None:
@@ -167,16 +164,13 @@ def _run(
     record: Record, subject: Subject, args: argparse.Namespace, values: bool
 ) -> tuple[list[RankRecords], Differences]:
     """Run the ranks, and return their operations if `values` are wanted, and how they differed."""
-    differences = Differences(_tell)
+    differences = Differences(lambda each: print(
+        f"replay: rank {each.rank} differs from here: {each.text}", file=sys.stderr, flush=True))  # fmt: skip
     job = _Replay(record, subject, args, values, differences)
     found = job.together() if not record.has_data and record.of_processes else job.alone()
     if args.to and not any(each.is_reached for each in job.reached):
         raise ArgumentError(f"--to {args.to} was not reached: {_how_far(job.place, job.reached)}")
     return found, differences
-
-
-def _tell(difference: Difference) -> None:
-    print(f"replay: rank {difference.rank} differs from here: {difference.text}", file=sys.stderr, flush=True)
 
 
 def _place(args: argparse.Namespace, subject: Subject) -> tuple[Place, str] | None:

@@ -57,8 +57,10 @@ def main(args: argparse.Namespace) -> int:
         else:
             with open(args.program, "rb") as file:
                 code = compile(file.read(), args.program, "exec")
+            # a namespace for each thread: there is one module `__main__`
+            names = {"__name__": "__main__", "__file__": args.program, "__builtins__": __builtins__}
             with no_handlers_of_threads():
-                run(_shown, args.ranks, args, args.output, lambda: exec(code, _names(args.program)))
+                run(_shown, args.ranks, args, args.output, lambda: exec(code, {**names}))
     return 0
 
 
@@ -73,11 +75,6 @@ def no_handlers_of_threads() -> Iterator[None]:
 
     with patch.object(signal, "signal", kept):
         yield
-
-
-def _names(path: str) -> dict[str, Any]:
-    """A namespace for the program on one thread. It is not the module ``__main__``, of which there is one."""
-    return {"__name__": "__main__", "__file__": path, "__builtins__": __builtins__}
 
 
 def _shown(args: argparse.Namespace, path: str, execute: Callable[[], T]) -> T | None:

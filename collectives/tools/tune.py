@@ -38,8 +38,8 @@ def main(args: argparse.Namespace) -> int:
     mesh = Mesh(**_sizes(args.axes))
     measured = set()
     for name in mesh.names:
-        axis = mesh.axis(name)
-        channel = _channel(axis)
+        axis: Any = mesh.axis(name)
+        channel = axis.using("ring").channel  # of the algorithms; no table is read
         # the groups of one axis can have different shapes; that of rank 0 is stored, and decides on all ranks
         shape = everyone.exchange(shape_of(channel.base, channel.levels).encode())[0].decode()
         if axis.size == 1 or shape in measured:
@@ -54,11 +54,6 @@ def main(args: argparse.Namespace) -> int:
     if everyone.index == 0:
         print(f"stored in {path}" if everyone.size > 1 else "one rank: nothing to measure", flush=True)
     return 0
-
-
-def _channel(axis: Any) -> Any:
-    """The channel of the algorithms of an axis. No table is read."""
-    return axis.using("ring").channel
 
 
 def _sizes(given: list[str]) -> dict[str, int]:
