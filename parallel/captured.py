@@ -78,5 +78,4 @@ def captured_step(pipeline: Pipeline, optimizer: optim.Optimizer, clip: float | 
 
 def _cotangent(scale: Any, loss: Tensor) -> Tensor:
     """The scale as a cotangent of a loss."""
-    layout = None if loss.layout is None else loss.layout.dual
-    return Tensor(scale, layout).astype(loss.array.dtype)
+    return Tensor(scale, None if loss.layout is None else loss.layout.dual).astype(loss.array.dtype)

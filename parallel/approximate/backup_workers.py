@@ -276,7 +276,12 @@ class BackupWorkers:
             )
         if needed > on.size:
             raise OptionError(f"{name}: needed={needed} was given; needed: from 1 to {on.size}, the ranks of the axis")
-        _refuse_unknown_ranks(name, self.script or (), on)
+        for step, members in enumerate(self.script or ()):
+            if members[-1] >= on.size:
+                raise OptionError(
+                    f"{name}: script[{step}]={members} was given; needed: ranks of axis {'*'.join(on.names)!r}, from 0 "
+                    f"to {on.size - 1}"
+                )
         self._copies.part()
         self._on, self._group = on, group
         self._drops = needed < on.size
@@ -572,7 +577,8 @@ class _Store:
         for part in parts:
             a, b = max(start, begin), min(end, begin + part.nbytes)
             if a < b:
-                given[filled : filled + b - a] = _bytes(part)[a - begin : b - begin]
+                flat = np.ascontiguousarray(to_host(part)).reshape(-1)
+                given[filled : filled + b - a] = flat.view(np.uint8)[a - begin : b - begin]
                 filled += b - a
             begin += part.nbytes
         with self._window.locked(self._me):
@@ -645,11 +651,6 @@ class _Store:
 _HEAD = np.dtype(np.int64)
 
 
-def _bytes(array: Any) -> Array:
-    flat = np.ascontiguousarray(to_host(array)).reshape(-1)
-    return flat.view(np.uint8)
-
-
 def _checked_script(
     caller: str, script: Iterable[Sequence[int]], needed: int, steps: int
 ) -> tuple[tuple[int, ...], ...]:
@@ -670,12 +671,3 @@ def _checked_script(
     if len(found) != steps:
         raise OptionError(f"{caller}: a script of {len(found)} steps was given; needed: {steps} (steps={steps})")
     return tuple(found)
-
-
-def _refuse_unknown_ranks(caller: str, script: Sequence[Sequence[int]], on: Axis) -> None:
-    for step, members in enumerate(script):
-        if members[-1] >= on.size:
-            raise OptionError(
-                f"{caller}: script[{step}]={members} was given; needed: ranks of axis {'*'.join(on.names)!r}, from 0 "
-                f"to {on.size - 1}"
-            )

@@ -242,10 +242,15 @@ class Compression:
             yield from self.reduce(staged, group)
             bucket.flat[...] = move(staged.flat, bucket.flat)
             return
-        if bucket.flat.dtype.kind == "c":
-            bucket = _pairs_of_bucket(bucket)
-        if not group.dry:
-            _check_bucket(bucket.flat, type(self).__name__)
+        if bucket.flat.dtype.kind == "c":  # to real numbers; the flags are the real parts of the last complex ones
+            flat, n = bucket.flat.view(real_dtype(bucket.flat.dtype)), len(bucket.names)
+            shapes, offsets = _shapes_of_pairs(bucket.shapes), tuple(2 * at for at in bucket.offsets)
+            bucket = _View(flat, bucket.names, shapes, offsets, flat[: -2 * n], flat[-2 * n :: 2])
+        if not group.dry and bucket.flat.dtype not in (np.float16, np.float32, np.float64):
+            raise DtypeError(
+                f"{type(self).__name__}: a bucket of {bucket.flat.dtype} was given; needed: float16, float32, float64, "
+                "or complex numbers\n  fix: reduction=None for this model"
+            )
         self._parts = group.size
         exact = self.is_exact(bucket.names)
         if exact:
@@ -287,13 +292,6 @@ class _View(NamedTuple):
     flags: Any
 
 
-def _pairs_of_bucket(bucket: GradientBucket) -> _View:
-    """A bucket of complex numbers as one of real ones. The flags are the real parts of the last numbers."""
-    flat, n = bucket.flat.view(real_dtype(bucket.flat.dtype)), len(bucket.names)
-    shapes, offsets = _shapes_of_pairs(bucket.shapes), tuple(2 * at for at in bucket.offsets)
-    return _View(flat, bucket.names, shapes, offsets, flat[: -2 * n], flat[-2 * n :: 2])
-
-
 def _shapes_of_pairs(shapes: Shapes) -> tuple[tuple[int, ...], ...]:
     return tuple((*shape, 2) for shape in shapes)
 
@@ -301,14 +299,6 @@ def _shapes_of_pairs(shapes: Shapes) -> tuple[tuple[int, ...], ...]:
 def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of the arithmetic for a bucket of `dtype`."""
     return SINGLE if dtype == np.float16 else dtype
-
-
-def _check_bucket(flat: Any, method: str) -> None:
-    if flat.dtype not in (np.float16, np.float32, np.float64):
-        raise DtypeError(
-            f"{method}: a bucket of {flat.dtype} was given; needed: float16, float32, float64, or complex numbers\n"
-            "  fix: reduction=None for this model"
-        )
 
 
 def write_sums(bucket: GradientBucket, sums: Sequence[Array]) -> None:

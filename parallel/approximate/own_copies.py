@@ -153,20 +153,15 @@ class OwnCopies:
         for (owner, attribute), mean in zip(self._averaged(), means, strict=True):
             buffer = getattr(owner, attribute)
             mean = np.rint(mean) if buffer.dtype.kind in "iu" else mean
-            array = mean.astype(buffer.dtype).reshape(buffer.shape)
-            setattr(owner, attribute, _equal_buffer(buffer, array, on.names))
+            value: Any = mean.astype(buffer.dtype).reshape(buffer.shape)
+            if buffer.__class__ in TENSORS:
+                layout = buffer.layout.replace(on.names, C)
+                value = value if all(label is C for label in layout.labels) else Leaf(value, layout)
+            setattr(owner, attribute, value)
 
     def _averaged(self) -> list[tuple[Module, str]]:
         found = [(owner, attribute) for _, owner, attribute in self.module.named_buffer_owners()]
         return [(owner, attribute) for owner, attribute in found if getattr(owner, attribute).dtype.kind in "iufc"]
-
-
-def _equal_buffer(buffer: Any, array: Any, names: Sequence[str]) -> Any:
-    """The value of a buffer whose array is the same on all ranks of some axes."""
-    if buffer.__class__ not in TENSORS:
-        return array
-    layout = buffer.layout.replace(names, C)
-    return array if all(label is C for label in layout.labels) else Leaf(array, layout)
 
 
 def assign(p: Leaf, value: Any) -> None:

@@ -305,8 +305,7 @@ class OneBit(_Quantised):
     def _encode(self, x: Array, starts: Array, lengths: Array) -> tuple[Array, Array]:
         if not x.size:
             return np.empty(0, np.uint8), np.empty(0, SINGLE)
-        scales = (np.add.reduceat(np.abs(x), starts) / lengths).astype(SINGLE)
-        return np.packbits(x >= 0), scales
+        return np.packbits(x >= 0), (np.add.reduceat(np.abs(x), starts) / lengths).astype(SINGLE)
 
     @np.errstate(invalid="ignore")
     def _decode(self, codes: Array, scales: Array, lengths: Array, n: int, dtype: np.dtype[Any]) -> Array:

@@ -14,7 +14,7 @@ from autograd.errors import typed_errors
 from .boxes import elements
 from .ownership import share_of
 from .saving import told_bytes
-from .tree import Encoded, encode, on_a_mesh
+from .tree import encode, on_a_mesh
 
 __all__ = ["Explanation", "after_first_step", "explain", "number_of_stages"]
 
@@ -96,7 +96,9 @@ def explain(objects: Any) -> Explanation:
     pieces = sum(len(json.dumps([ranks, held, held, entry.box, "0123456789abcdef"])) for entry in entries)
     trees = len(json.dumps(found.tree))
     exchanges = 0 if ranks == 1 else 3 + (stages > 1)
-    texts = told_bytes(len(_copies(found))) * ranks + (trees * stages if stages > 1 else 0)
+    # the ranks with which this one shares values, of which all of them have copies
+    copies = {at.name for _, at in found.pieces.values() if at.holds and at.replicas > 1}
+    texts = told_bytes(len(copies)) * ranks + (trees * stages if stages > 1 else 0)
     return Explanation(
         ranks, ranks + 1, len(found.pieces) + len(found.arrays), held, written, pieces * ranks, exchanges,
         0 if ranks == 1 else texts,
@@ -108,11 +110,6 @@ def number_of_stages() -> int:
     axes, grid = state.distribution.stage_axes, state.grid
     sizes = {} if grid is None else dict(zip(grid.names, grid.sizes, strict=True))
     return math.prod(sizes[axis] for axis in axes)
-
-
-def _copies(found: Encoded) -> set[str]:
-    """The names of the ranks with which this one shares values, of which all of them have copies."""
-    return {at.name for _, at in found.pieces.values() if at.holds and at.replicas > 1}
 
 
 def after_first_step(x: Any) -> Any:

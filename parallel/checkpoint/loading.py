@@ -302,7 +302,11 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             reader.files = manifest.files
             source = FileSource(manifest, reader, checksums)
             known = objects_of(objects)
-            _take_large_pages(manifest.size // group.size)
+            # Memory that is taken in one piece and freed: the arrays that are read next take it, with large pages
+            # throughout, if the process keeps what it frees (`kernels.keep_freed_memory`). Taken one by one from the
+            # system, each has small pages at its ends, which take as long as all the large ones.
+            with suppress(MemoryError):
+                np.empty(manifest.size // group.size, np.uint8)
             commits, others, values, unnamed = prepared(known, source)
             told |= source.report(known.keys(), unnamed)
         with together({}, of):
@@ -313,16 +317,6 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         set_states(commits, others, of)
     _compare_bits(manifest, known)
     return Restored(step, values)
-
-
-def _take_large_pages(size: int) -> None:
-    """Take memory in one piece and free it, so that the arrays that are read next have large pages throughout.
-
-    They take this memory if the process keeps what it frees (`kernels.keep_freed_memory`). Taken one by one from the
-    system, each has small pages at its ends, which take as long as all the large ones.
-    """
-    with suppress(MemoryError):
-        np.empty(size, np.uint8)
 
 
 def set_states(commits: Sequence[Callable[[], None]], others: Sequence[tuple[Any, Any]], of: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 from autograd.engine.state import state
@@ -70,7 +69,7 @@ class Preemption:
         if threading.current_thread() is threading.main_thread():
             _asked.clear()
             for each in self.signals:
-                self._before[each] = signal.signal(each, _remember)
+                self._before[each] = signal.signal(each, lambda number, frame: _asked.set())
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -85,14 +84,8 @@ class Preemption:
             return False
         mine = _asked.is_set()
         group = state.distribution.group()
-        if group.size == 1:
-            return mine
-        return b"1" in group.exchange(b"1" if mine else b"0", of="Preemption.asked")
+        return mine if group.size == 1 else b"1" in group.exchange(b"1" if mine else b"0", of="Preemption.asked")
 
     def exit(self) -> NoReturn:
         """End the program with the code `REQUEUE`. All ranks call it, after the save."""
         raise SystemExit(REQUEUE)
-
-
-def _remember(number: int, frame: FrameType | None) -> None:
-    _asked.set()

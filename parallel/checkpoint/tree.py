@@ -366,7 +366,9 @@ def _merge(codes: Sequence[Any]) -> Any:
     if kind == "names":
         return {"names": _merge_names([code["names"] for code in present])}
     if kind == "by" or _are_mergeable(kind, present):
-        return {kind: _merge_items([{} if code is _ABSENT else code[kind] for code in codes])}
+        items = [{} if code is _ABSENT else code[kind] for code in codes]
+        keys = dict.fromkeys(key for each in items for key in each)
+        return {kind: {key: _merge([each.get(key, _ABSENT) for each in items]) for key in keys}}
     renamed = [_renamed(code, k) for k, code in enumerate(codes)]
     return {"ranks": [code and code["ranks"][0] for code in renamed]} if kind == "ranks" else {"differs": renamed}
 
@@ -387,9 +389,9 @@ def _are_mergeable(kind: str | None, present: Sequence[Any]) -> bool:
     ))  # fmt: skip
 
 
-def _merge_items(codes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    keys = {key: None for code in codes for key in code}
-    return {key: _merge([code.get(key, _ABSENT) for code in codes]) for key in keys}
+def _renamed(code: Any, k: int) -> Any:
+    """A code of a class whose arrays have the number of the class at the end of their paths; None for an absent one."""
+    return None if code is _ABSENT else _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
 
 
 def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -404,11 +406,6 @@ def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     if kind in ("dict", "by"):
         return {kind: {key: _changed(each, change) for key, each in content.items()}}
     return {kind: _changed(content, change)}
-
-
-def _renamed(code: Any, k: int) -> Any:
-    """A code of a class whose arrays have the number of the class at the end of their paths; None for an absent one."""
-    return None if code is _ABSENT else _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
 
 
 def values_of(tree: Mapping[str, Any]) -> list[str]:
@@ -506,7 +503,13 @@ class Decoder:
             case "ranks":
                 return self._ranks(content, path)
             case "differs":
-                return self._differs(content, like, path)
+                if self.place is None:
+                    raise LayoutError(
+                        f"checkpoint.load: {path} was another value on each rank of the run that saved it, and this "
+                        "mesh is another one; needed: the mesh of the run that saved it, for a value that each rank "
+                        "has for itself"
+                    )
+                return self.decode(content[self.place], like, path)
         raise KeyError(kind)
 
     def _names(self, content: list[list[str]], like: Any, path: str) -> Any:
@@ -521,14 +524,6 @@ class Decoder:
             return [of_class[k if len(content) > 1 else 0] for k in self.classes]
         mine = self.decode(content[self.place if len(content) > 1 else 0], None, path)
         return [mine] * len(self.classes)  # of which only this rank's is looked at
-
-    def _differs(self, content: list[Any], like: Any, path: str) -> Any:
-        if self.place is None:
-            raise LayoutError(
-                f"checkpoint.load: {path} was another value on each rank of the run that saved it, and this mesh is "
-                "another one; needed: the mesh of the run that saved it, for a value that each rank has for itself"
-            )
-        return self.decode(content[self.place], like, path)
 
     def _by_parameter(self, content: Mapping[str, Any], like: Any, path: str) -> list[Any]:
         if not isinstance(like, ByParameter):

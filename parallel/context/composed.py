@@ -81,8 +81,7 @@ def adjoint(ct: Any, call: Call, x: Any, y: Any) -> Any:
         dk, dv = (ops.sum(ops.matmul(_transposed(a), b), -4, keepdims=True) for a, b in ((ds, q), (p, ct_o)))
         found = _padded(ops.concatenate([dk, dv], -4), call)
         total = found if step == 0 else _next(total, call) + found
-    mine = _cut(_next(total, call), call, call.group.index)
-    return _by_tokens(ops.concatenate([dq, mine], -4))
+    return _by_tokens(ops.concatenate([dq, _cut(_next(total, call), call, call.group.index)], -4))
 
 
 def tangent(t: Any, call: Call, x: Any, y: Any) -> Any:
@@ -157,9 +156,7 @@ def _scores(q: Any, k: Any, scale: float, call: Call, owner: int) -> Any:
 
 def _varying(x: Any, call: Call) -> Any:
     """The value as V on the axes of the call: products of a part with one of another rank are no parts of a sum."""
-    if x.__class__ not in TENSORS or x.layout is None:
-        return x
-    return relabel(x, x.layout.replace(call.axes, V))
+    return x if x.__class__ not in TENSORS or x.layout is None else relabel(x, x.layout.replace(call.axes, V))
 
 
 def _by_heads(x: Any) -> Any:

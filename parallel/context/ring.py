@@ -398,7 +398,10 @@ def _attended(
     groups, heads = int(array.shape[-3]) - 2, int(array.shape[-2])
     full = (*map(int, array.shape[:dim]), groups * heads, int(array.shape[dim]), sum(extents))
     seen = masks.of_this_rank(seen, on, order, extents, full, name)
-    y: Tensor = checkpoint(_masked)(x, _by_groups(seen, groups), call)
+    *lead, of_mask, tokens, keys = (1, 1, 1, *seen.shape)[-max(seen.array.ndim, 3) :]
+    inner = groups if of_mask != 1 else 1  # groups are the inner part of its heads
+    split = ops.reshape(seen, (*lead, of_mask // inner, inner, tokens, keys))
+    y: Tensor = checkpoint(_masked)(x, ops.swapaxes(split, -4, -3), call)
     return ops.getitem(y, (*key, slice(None)))
 
 
@@ -412,14 +415,6 @@ def _masked(x: Tensor, mask: Tensor, call: Call) -> Tensor:
         label = x.layout[name]
         y = cast(y, name, to=label) if isinstance(label, Shard) else y
     return y
-
-
-def _by_groups(mask: Tensor, groups: int) -> Tensor:
-    """[..., groups, heads, tokens, keys] of [..., groups * heads, tokens, keys], in which groups are the inner part."""
-    *lead, heads, tokens, keys = (1, 1, 1, *mask.shape)[-max(mask.array.ndim, 3) :]
-    inner = groups if heads != 1 else 1
-    split = ops.reshape(mask, (*lead, heads // inner, inner, tokens, keys))
-    return ops.swapaxes(split, -4, -3)
 
 
 def check_other_axes(x: Tensor, on: Axis, name: str) -> None:

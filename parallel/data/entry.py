@@ -64,8 +64,7 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
 
 def entered_axes(p: Parameter, mesh: Mesh, names: Sequence[str]) -> tuple[str, ...]:
     """Those of some axes along which a parameter enters: all but those that divide it (Shard)."""
-    layout = p.labelled(mesh.grid)
-    return tuple([name for name in names if type(layout[name]) is not Shard])
+    return tuple([name for name in names if type(p.labelled(mesh.grid)[name]) is not Shard])
 
 
 class EntryPlan(NamedTuple):

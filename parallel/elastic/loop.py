@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -240,7 +240,8 @@ def run(
     True
     """
     _check_options(program, copies, directory, every, replace, spares)
-    with _opened() as world:
+    is_open = is_rank_thread() or process.worlds  # a world of its own goes on after a death
+    with nullcontext(World.current()) if is_open else World(policy="raise") as world:
         _check_world(world, replace, spares)
         checkpoints = directory if directory is None or isinstance(directory, Checkpoints) else Checkpoints(directory)
         replace = replace if world.size > 1 else False
@@ -280,13 +281,6 @@ def _check_world(world: World, replace: bool | int, spares: int) -> None:
             f"threads\n  fix: spares=1 in a job of {world.size + 1} ranks, of which one waits to take the place of "
             "another\n  or:  elastic.run without replace=, which goes on with the ranks that are left"
         )
-
-
-def _opened() -> AbstractContextManager[World]:
-    """The current world, or a new one whose ranks go on after a death."""
-    if is_rank_thread() or process.worlds:
-        return nullcontext(World.current())
-    return World(policy="raise")
 
 
 class _Loop:
@@ -440,7 +434,12 @@ class _Loop:
                     point("elastic.survivors")
                     self.group = self.world.survivors(replace=self.replace if error is None else False)
                 has_agreed = False
-                gone |= self._note_deaths(members, epoch)
+                # those who have died since are no members any more, or others have their places
+                failed, replaced = self.world.failed, self.world.replaced
+                died = {rank: failed.get(rank, "it has failed") for rank in members if rank not in self.group.ranks}
+                died |= {rank: x.why for rank in members if (x := replaced.get(rank)) is not None and x.epoch > epoch}
+                self.died |= died
+                gone |= bool(died)
                 if error is None:
                     told = self._end("joins" if self._joins else "lost")
                 else:
@@ -460,14 +459,6 @@ class _Loop:
         if any(each["status"] == "joins" for each in told):
             self._learn(told)
 
-    def _note_deaths(self, members: tuple[int, ...], epoch: int) -> bool:
-        """Add the ranks of an epoch that have died since: they are no members any more, or others have their places."""
-        failed, replaced = self.world.failed, self.world.replaced
-        died = {rank: failed.get(rank, "it has failed") for rank in members if rank not in self.group.ranks}
-        died |= {rank: replaced[rank].why for rank in members if rank in replaced and replaced[rank].epoch > epoch}
-        self.died |= died
-        return bool(died)
-
     def _learn(self, told: list[dict[str, Any]]) -> None:
         """Learn who has died, and on a rank that joins the recoveries before. All ranks of the epoch call it."""
         numbers = dict(zip(self.group.ranks, (each["number"] for each in told), strict=True))
@@ -485,7 +476,11 @@ class _Loop:
             )
         self.died = {int(rank): why for each in told for rank, why in each.get("died", {}).items()}
         if self._joins and known is not None:
-            self.report.recoveries = [_recovery(each) for each in known.get("recoveries", [])]
+            self.report.recoveries = []
+            for each in known.get("recoveries", []):  # as another rank has told it
+                died = {int(rank): why for rank, why in each["died"].items()}
+                numbers = {name: tuple(each[name]) for name in ("replaced", "joined")}
+                self.report.recoveries.append(Recovery(**{**each, "died": died, **numbers}))
         self._joins = False
 
     # -- the state -------------------------------------------------------------------------------------------------
@@ -593,12 +588,6 @@ class _Runs(threading.local):
 
 
 _runs = _Runs()
-
-
-def _recovery(told: dict[str, Any]) -> Recovery:
-    """A recovery that another rank has told."""
-    died = {int(rank): why for rank, why in told["died"].items()}
-    return Recovery(**{**told, "died": died, "replaced": tuple(told["replaced"]), "joined": tuple(told["joined"])})
 
 
 def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:

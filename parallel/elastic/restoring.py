@@ -110,7 +110,10 @@ def _put_together(
         tree, classes, mesh, own_class = _merged(of_ranks, ranks, places)
         if not mesh and (own := values_of_ranks(tree)):  # those of the ranks that are no longer there are lost
             return None, f"{own[0].partition('@')[0]} of step {step} was lost with it"
-    coming = _sent_boxes(group, {} if mine is None else mine.boxes())
+    lists: list[dict[str, Any]] = [{} for _ in range(group.size)]  # of boxes, for the directories of their values
+    for key, each in {} if mine is None else mine.boxes().items():
+        lists[_directory(key, group.size)][key] = each
+    coming = [_unpacked(data) or {} for data in _to_each(group, [_packed(each) for each in lists])]
     here = _Directory(group, set(values_of(tree)))
     for rank in ranks:
         here.take(rank, of_ranks[rank], coming[rank], own_class[rank])
@@ -126,14 +129,6 @@ def _put_together(
     }  # fmt: skip
     manifest = Manifest(step, tree, {key: table[key] for key in sorted(table)}, [], mesh, classes, "crc32")
     return Found(step, kind, manifest, here.offers), ""
-
-
-def _sent_boxes(group: Any, boxes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Send boxes to the directories of their values, and return those from each rank. All ranks call it."""
-    lists: list[dict[str, Any]] = [{} for _ in range(group.size)]
-    for key, each in boxes.items():
-        lists[_directory(key, group.size)][key] = each
-    return [_unpacked(data) or {} for data in _to_each(group, [_packed(each) for each in lists])]
 
 
 class _Directory:
@@ -327,7 +322,10 @@ def exchange_values(
     n, me = group.size, group.index
     requests = _located(group, found, wanted)
     coming = _to_each(group, [_packed(each) for each in requests])
-    arrays = _arrays(found, holdings)
+    arrays = {
+        (entry.key, entry.box): entry.array
+        for each in holdings if each.step == found.step and each.kind == found.kind for entry in each.entries
+    }  # fmt: skip
     lane, pending = group.lane("restore"), []
     for step in range(1, n):
         rank = (me + step) % n
@@ -376,23 +374,13 @@ def _located(group: Any, found: Found, wanted: Sequence[tuple[str, Box]]) -> lis
     return requests
 
 
-def _arrays(found: Found, holdings: Sequence[Holding]) -> dict[tuple[str, Box], Any]:
-    """The arrays of a step that this rank holds, by key and box."""
-    arrays: dict[tuple[str, Box], Any] = {}
-    for holding in holdings:
-        if holding.step == found.step and holding.kind == found.kind:
-            arrays |= {(entry.key, entry.box): entry.array for entry in holding.entries}
-    return arrays
-
-
 def _cut(arrays: Mapping[tuple[str, Box], Any], key: str, whole: Any, box: Any) -> Any:
     """A part of an array that this rank holds, contiguous and on the host."""
     whole, box = _box_of(whole), _box_of(box)
     array = arrays.get((key, whole))
     if array is None:  # an array that each class of ranks has for itself
         array = arrays[key.rpartition("@")[0], whole]
-    part = to_host(array)[within(box, whole)]
-    return np.ascontiguousarray(part).reshape(shape_of(box))
+    return np.ascontiguousarray(to_host(array)[within(box, whole)]).reshape(shape_of(box))
 
 
 def _to_each(group: Any, data: Sequence[bytes]) -> list[bytes]:

@@ -116,7 +116,9 @@ def plan_dispatch(
         place = tuple(grid.place[grid.axis(a)] for a in axes)
     table = np.column_stack([np.full(segments, index), starts, mine])
     if math.prod(sizes) > 1:
-        table = _gathered(table, choice, axes)
+        assert choice.layout is not None
+        layout = choice.layout.replace(axes, V)
+        table = to_host(cc.all_gather(Tensor(table, layout), tuple(axes), to=R).array)
     rank, counts = table[:, 0], table[:, 2:]
     before, kept = _queues(table[:, 1], counts, capacity)
     chosen_by_rank, kept_by_rank = (np.zeros((math.prod(sizes), experts), np.int64) for _ in range(2))
@@ -194,13 +196,6 @@ def _starts(choice: Tensor, axes: Sequence[str]) -> Any:
     index += np.array(offset[:last], np.int64)
     strides = np.cumprod([1, *whole[:0:-1]])[::-1]
     return index @ strides[:last] + offset[last] * strides[last]
-
-
-def _gathered(table: Any, choice: Tensor, axes: Sequence[str]) -> Any:
-    """The tables of all ranks along the axes, in order of rank."""
-    assert choice.layout is not None
-    layout = choice.layout.replace(axes, V)
-    return to_host(cc.all_gather(Tensor(table, layout), tuple(axes), to=R).array)
 
 
 def _balanced(choice: Tensor, found: Shaped, experts: int, axes: Sequence[str], axis: str | None,

@@ -143,7 +143,14 @@ class MixtureOfExperts(Module):
         plan = plan_dispatch(routing.choice, self.experts, self.capacity, axes, axis, extents)
         self.load = plan.load
         if is_collecting() and (self.balance or self.z):
-            self._add_side_losses(routing, plan.counts, own)
+            loss: Any = 0
+            if self.balance:
+                loss = balance_loss(routing.probabilities, plan.counts, self.router.top_k) * self.balance
+            if self.z:
+                loss = z_loss(routing.logits) * self.z + loss
+            for each in own:
+                loss = cc.all_reduce(loss, each, to=I)
+            add_side_loss(loss)
 
         up, up_bias, down, down_bias = (_entered(getattr(self, name), own, axis) for name in _PARTS)
         weights = ops.reshape(_varying(routing.weights, axes), (-1,))
@@ -180,16 +187,6 @@ class MixtureOfExperts(Module):
                 "this rank where the batch is read"
             )
         return axes, [a for a in axes if weight[a] is I]
-
-    def _add_side_losses(self, routing: Any, counts: Any, own: list[str]) -> None:
-        loss: Any = 0
-        if self.balance:
-            loss = balance_loss(routing.probabilities, counts, self.router.top_k) * self.balance
-        if self.z:
-            loss = z_loss(routing.logits) * self.z + loss
-        for axis in own:
-            loss = cc.all_reduce(loss, axis, to=I)
-        add_side_loss(loss)
 
     def extra_repr(self) -> str:
         width, hidden = self.up.array.shape[1:]
