@@ -104,9 +104,7 @@ def projection(array: Any) -> Projection | None:
 
 def is_near(a: Projection | None, b: Projection | None) -> bool:
     """Whether two projections may be those of one array, computed twice. Those that are not finite tell nothing."""
-    if a is None or b is None:
-        return True
-    return not abs(a[0] - b[0]) > max(a[1], b[1])
+    return True if a is None or b is None else not abs(a[0] - b[0]) > max(a[1], b[1])
 
 
 _LONG = np.dtype(np.longdouble).itemsize

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import update_wrapper
 from itertools import count
 from typing import Any
@@ -119,10 +120,8 @@ def _primitive(function: Function, without_rules: Function | None = None) -> Fun
             return y
         return operation.apply(arguments, kwargs)
 
-    try:
+    with suppress(AttributeError, TypeError):  # a partial, or an instance with __call__
         update_wrapper(call, function if without_rules is None else without_rules)
-    except (AttributeError, TypeError):  # a partial, or an instance with __call__
-        pass
     call.__name__ = name
     marked: Any = call
     marked.fun, marked.name = function, name

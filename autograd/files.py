@@ -332,10 +332,8 @@ class PrivateFolder:
     def share(self) -> None:
         """Give the folder the permissions of a new folder as programs make it: it is private no more."""
         mode = self.usual_mode()
-        try:
+        with suppress(OSError):  # some file systems have no permissions
             os.fchmod(self.number, stat.S_IMODE(os.fstat(self.number).st_mode) | mode | (mode & 0o444) >> 2)
-        except OSError:
-            pass  # some file systems have no permissions
 
     def opened(self, name: str) -> int:
         """The descriptor of a regular file in it, for reading."""

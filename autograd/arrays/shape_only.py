@@ -180,9 +180,7 @@ def _stand_in_key(key: Any) -> Any:
 
 
 def _stand_ins(x: Any) -> Any:
-    if isinstance(x, list | tuple):
-        return type(x)(_stand_ins(item) for item in x)
-    return _stand_in(x)
+    return type(x)(_stand_ins(item) for item in x) if isinstance(x, list | tuple) else _stand_in(x)
 
 
 def _wrap(result: Any, why: str) -> Any:

@@ -55,7 +55,13 @@ def reduction(loop: Loop, name: str) -> str:
     outer = range(body.ndim - len(row)) if is_inner else range(body.ndim)
     # A result whose numbers come one after another begins with the identity.
     if any(loop.shape[a] == 0 for a in axes) or any(d in axes for d in outer):
-        _store_identity(code, body, loop)
+        free = [d for d in range(body.ndim) if d not in axes]
+        if all(loop.shape[d] for d in free):
+            zeros = Nest(code, body, "z")
+            for d in free:
+                zeros.open(d)
+            store_one(code, dtype, zeros.addresses[k], _identity(op, dtype))
+            zeros.close_all()
     helper = ""
     if 0 not in loop.shape:
         nest, known = Nest(code, body, "d"), {}  # type: Nest, dict[int, str]
@@ -80,18 +86,6 @@ def reduction(loop: Loop, name: str) -> str:
         nest.close_all()
     text = body_text(name, code, len(loop.pointers), has_exit(code))
     return helper + text + wrapper(name, len(loop.pointers))
-
-
-def _store_identity(code: Code, body: Body, loop: Loop) -> None:
-    """Let each number of the result of a reduction be the identity."""
-    _, op, k, _, axes = loop.steps[-1]
-    free = [d for d in range(body.ndim) if d not in axes]
-    if all(loop.shape[d] for d in free):
-        zeros, dtype = Nest(code, body, "z"), loop.pointers[k].dtype
-        for d in free:
-            zeros.open(d)
-        store_one(code, dtype, zeros.addresses[k], _identity(op, dtype))
-        zeros.close_all()
 
 
 def _pairwise(x: Any) -> Any:
@@ -507,9 +501,7 @@ def _operands(step: tuple[Any, ...]) -> list[int]:
         return [given[1]]
     if name in ("store", "reduce"):
         return [given[-1]] if name == "store" else [given[2]]
-    if name in ("load_at", "store_at", "add_at"):
-        return [*(pair[0] for pair in given[1]), *given[2:]]
-    return list(given)
+    return [*(pair[0] for pair in given[1]), *given[2:]] if name in ("load_at", "store_at", "add_at") else list(given)
 
 
 class _Row:

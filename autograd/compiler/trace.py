@@ -422,8 +422,7 @@ class Traced(NDArrayOperatorsMixin):
         if dtype is not None or out is not None or self.dtype.char not in "fd":
             raise Refused("a mean of another dtype")
         total = _any.add.reduce(self, axis, None, None, keepdims)
-        n = self.size // max(total.size, 1)
-        return np.divide(total, n, out=total)
+        return np.divide(total, self.size // max(total.size, 1), out=total)
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None) -> Any:
         return _clip(self._trace, self, min, max, out)
@@ -822,14 +821,6 @@ def _made(value: Any) -> Callable[..., Any]:
     return make
 
 
-def _empty(trace: Trace, shape: Any, dtype: Any = float, order: Any = "C", device: Any = None) -> Any:
-    return trace.new(np.zeros(shape, dtype, order))
-
-
-def _empty_like(trace: Trace, x: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None) -> Any:
-    return trace.new(np.zeros_like(real(x), dtype, order, shape=shape))
-
-
 def _full(trace: Trace, shape: Any, value: Any, dtype: Any = None, order: Any = "C", device: Any = None) -> Any:
     found = trace.new(np.full(shape, real(value), dtype, order))
     _assign(found, value)
@@ -857,13 +848,8 @@ def _array(trace: Trace, x: Any, dtype: Any = None, **words: Any) -> Any:
 
 def _as_array(trace: Trace, x: Any, dtype: Any = None, order: Any = None, **_: Any) -> Any:
     if type(x) is Traced and (dtype is None or np.dtype(dtype) == x.dtype):
-        is_right = order != "C" or x.flags.c_contiguous
-        return x if is_right else x.copy()
+        return x if order != "C" or x.flags.c_contiguous else x.copy()
     return _array(trace, x, dtype)
-
-
-def _contiguous(trace: Trace, x: Any, dtype: Any = None) -> Any:
-    return _as_array(trace, x, dtype, "C")
 
 
 def _copyto(trace: Trace, x: Any, value: Any, casting: str = "same_kind", where: Any = True) -> None:
@@ -995,14 +981,6 @@ def _triangle(is_lower: bool) -> Callable[..., Any]:
     return make
 
 
-def _take_along(trace: Trace, x: Any, indices: Any, axis: Any = -1) -> Any:
-    return x[_along(trace, x, indices, axis)]
-
-
-def _put_along(trace: Trace, x: Any, indices: Any, values: Any, axis: Any) -> None:
-    x[_along(trace, x, indices, axis)] = values
-
-
 def _along(trace: Trace, x: Any, indices: Any, axis: Any) -> Any:
     if axis is None or type(x) is not Traced:
         raise Refused("indices along no axis")
@@ -1010,10 +988,6 @@ def _along(trace: Trace, x: Any, indices: Any, axis: Any) -> Any:
     return tuple(
         indices if d == axis else np.arange(n).reshape((-1,) + (1,) * (x.ndim - 1 - d)) for d, n in enumerate(x.shape)
     )
-
-
-def _mean(trace: Trace, x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False) -> Any:
-    return x.mean(axis, dtype, out, keepdims is not np._NoValue and bool(keepdims))
 
 
 _WHOLE = (
@@ -1026,11 +1000,17 @@ _WHOLE = (
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where, np.concatenate: _concatenate, np.stack: _stack, np.roll: _roll, np.copyto: _copyto,
-    np.zeros_like: _filled(0), np.ones_like: _filled(1), np.full_like: _full_like, np.empty_like: _empty_like,
-    np.zeros: _made(0), np.ones: _made(1), np.empty: _empty, np.full: _full, np.array: _array, np.asarray: _as_array,
-    np.ascontiguousarray: _contiguous, np.clip: _clip, np.mean: _mean,
+    np.zeros_like: _filled(0), np.ones_like: _filled(1), np.full_like: _full_like,
+    np.empty_like: lambda trace, x, dtype=None, order="K", subok=True, shape=None: trace.new(
+        np.zeros_like(real(x), dtype, order, shape=shape)),
+    np.zeros: _made(0), np.ones: _made(1), np.full: _full, np.array: _array, np.asarray: _as_array, np.clip: _clip,
+    np.empty: lambda trace, shape, dtype=float, order="C", device=None: trace.new(np.zeros(shape, dtype, order)),
+    np.ascontiguousarray: lambda trace, x, dtype=None: _as_array(trace, x, dtype, "C"),
+    np.mean: lambda trace, x, axis=None, dtype=None, out=None, keepdims=False: x.mean(
+        axis, dtype, out, keepdims is not np._NoValue and bool(keepdims)),
     np.dot: lambda trace, a, b, out=None: _product(trace, np.dot, a, b, out),
-    np.take_along_axis: _take_along, np.put_along_axis: _put_along,
+    np.take_along_axis: lambda trace, x, indices, axis=-1: x[_along(trace, x, indices, axis)],
+    np.put_along_axis: lambda trace, x, indices, values, axis: x.__setitem__(_along(trace, x, indices, axis), values),
     np.split: _views_of(np.split), np.array_split: _views_of(np.array_split),
     **{f: _view_of(f) for f in (np.broadcast_to, np.moveaxis, np.rollaxis, np.expand_dims, np.squeeze, np.swapaxes,
                                 np.transpose, np.flip, np.flipud, np.fliplr, np.diagonal, np.rot90)},

@@ -265,7 +265,8 @@ class DataLoader:
             else:
                 values = self.collate_fn([self.dataset[int(i)] for i in used])
         except Exception as error:
-            error.add_note(f"while DataLoader loaded the examples {_listed(used)} of epoch {self.epoch}")
+            shown = ", ".join(map(str, used[:5].tolist())) + (f", ... ({len(used)})" if len(used) > 5 else "")
+            error.add_note(f"while DataLoader loaded the examples {shown} of epoch {self.epoch}")
             raise
         return values if len(indices) else tree_map(lambda x: x[:0], values)
 
@@ -395,8 +396,3 @@ def _digests(dataset: Any) -> str:
             of_rows = crc32(bytes_of_values(to_host(rows)).data, of_rows)
         text += f", three with digest {of_rows:08x}"
     return text
-
-
-def _listed(indices: np.ndarray) -> str:
-    shown = ", ".join(map(str, indices[:5].tolist()))
-    return f"{shown}, ... ({len(indices)})" if len(indices) > 5 else shown

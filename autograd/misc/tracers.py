@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import update_wrapper
 from typing import Any
 
@@ -55,10 +56,8 @@ def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
             return graph[0].trace(lambda *xs: fun(*args, *xs, **kwargs), more)
         return graph[0].run(more)
 
-    try:
+    with suppress(AttributeError, TypeError):  # an instance with __call__
         update_wrapper(replayed, fun)
-    except (AttributeError, TypeError):  # an instance with __call__
-        pass
     return replayed
 
 

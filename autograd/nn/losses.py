@@ -171,8 +171,7 @@ def binary_cross_entropy_with_logits(
         scale = ops.add(ops.multiply(_as_constant(pos_weight) - 1.0, target), 1.0)
         near = ops.multiply(input, ops.subtract(1.0, target))
         losses = ops.add(near, ops.multiply(scale, ops.softplus(ops.negative(input))))
-    losses = losses if weight is None else losses * _as_constant(weight)
-    return _reduce(losses, reduction)
+    return _reduce(losses if weight is None else losses * _as_constant(weight), reduction)
 
 
 def _as_constant(weight: Any) -> Any:

@@ -1089,9 +1089,7 @@ class ParameterList(Module):
         return len(self._names())
 
     def __getitem__(self, i: int | slice) -> Any:
-        if isinstance(i, slice):
-            return ParameterList(list(self)[i])
-        return getattr(self, self._place(i))
+        return ParameterList(list(self)[i]) if isinstance(i, slice) else getattr(self, self._place(i))
 
     def __setitem__(self, i: int, parameter: Parameter) -> None:
         place = self._place(i)

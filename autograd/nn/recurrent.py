@@ -63,9 +63,7 @@ class _Cell(Module):
 def initial_state(x: Any, width: int) -> Any:
     """Zeros [..., width], with the layout of x."""
     zeros = recorded(zeros_on, raw(x), (*map(int, x.shape[:-1]), width), x.dtype)
-    if x.__class__ not in TENSORS or state.grid is None:
-        return zeros
-    return Tensor(zeros, x.labelled(state.grid))
+    return zeros if x.__class__ not in TENSORS or state.grid is None else Tensor(zeros, x.labelled(state.grid))
 
 
 def lstm_step(z: Any, c: Any) -> tuple[Any, Any]:

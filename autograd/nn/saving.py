@@ -216,7 +216,8 @@ def _entries(objects: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The arrays of a file, and its structure or None."""
     arrays: dict[str, Any] = {}
     if isinstance(objects, Mapping):
-        structure = {name: _encoded(_state_of(x), f"{name}", arrays) for name, x in _checked(objects).items()}
+        structure = {name: _encoded(_State(x.state_dict()) if _has_state(x) else x, f"{name}", arrays)
+                     for name, x in _checked(objects).items()}  # fmt: skip
         for name, x in objects.items():
             if found := _attached_states(x):
                 structure[name]["attached"] = _encoded(found, f"{name}/attached", arrays)["dict"]
@@ -413,7 +414,8 @@ def _read(
     _check_names(path, objects, None if is_single else structure)
     held = [file.comment(name) for name in file.names if is_single or name.partition("/")[0] in parts]
     saved = {axis: at for each in held for axis, at in each.get("places", {}).items()}
-    _check_places(path, saved, _places(parts.values()))
+    own = {axis: at for x in parts.values() for layout in _layouts(x) for axis, at in _places_of(layout).items()}
+    _check_places(path, saved, own)
     wanted = {name: x for name, x in (structure or {}).items() if name in parts or not _is_state(x)}
     states, used = _states(file, wanted, {name for name, x in parts.items() if prepares(x)})
     if is_single:
@@ -616,11 +618,6 @@ def _places_of(layout: Layout) -> Places:
     }
 
 
-def _places(objects: Any) -> Places:
-    """This rank's places along the axes on which it has values of its own."""
-    return {axis: at for x in objects for layout in _layouts(x) for axis, at in _places_of(layout).items()}
-
-
 def _comment(layout: Layout) -> dict[str, Any]:
     return {"layout": {axis: repr(label) for axis, label in layout.items()}, "places": _places_of(layout)}
 
@@ -672,10 +669,6 @@ def _checked(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 class _State(dict[str, Any]):
     """The `state_dict` of an object, as opposed to a plain dictionary."""
-
-
-def _state_of(x: Any) -> Any:
-    return _State(x.state_dict()) if _has_state(x) else x
 
 
 def _is_state(code: Any) -> bool:

@@ -136,9 +136,7 @@ def linear_scaling(
     then = constant_lr(full) if after is None else after(full)
 
     def rate(step: int) -> float:
-        if step < warmup_steps:
-            return base_lr + (full - base_lr) * step / warmup_steps
-        return then(step - warmup_steps)
+        return base_lr + (full - base_lr) * step / warmup_steps if step < warmup_steps else then(step - warmup_steps)
 
     return rate
 

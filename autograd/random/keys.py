@@ -227,8 +227,7 @@ class Key:
         >>> Key(0, "noise").placed("cp", 1, [slice(0, 2), slice(6, 8)], extent=8)
         Key(seed=0, name='noise', step=0, placed=('cp',))
         """
-        place = Place.of(axis, dim, pieces, extent)
-        return replace(self, places=_replaced(self.places, place))
+        return replace(self, places=_replaced(self.places, Place.of(axis, dim, pieces, extent)))
 
 
 def _folded(key: Key, name: str) -> Key:

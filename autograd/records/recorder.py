@@ -84,19 +84,14 @@ class TapeFacts:
         total = 0
         is_leaf = node is not None and op_of(node) is LEAF
         for x in () if node is None else (result_of(node), *arrays_of(node)):
-            for array in map(_base_of, (x,) if x.__class__ is np.ndarray else flatten(x)[0]):
+            for leaf in (x,) if x.__class__ is np.ndarray else flatten(x)[0]:
+                array: Any = getattr(leaf, "array", leaf)
+                while isinstance(getattr(array, "base", None), np.ndarray):
+                    array = array.base  # which has the memory
                 if isinstance(array, np.ndarray) and id(array) not in self._bases:
                     self._bases.add(id(array))
                     total += 0 if is_leaf else array.nbytes
         self.bytes_before.append(self.bytes_before[-1] + total)
-
-
-def _base_of(x: Any) -> Any:
-    """The array that has the memory of an array or a Tensor."""
-    array: Any = getattr(x, "array", x)
-    while isinstance(getattr(array, "base", None), np.ndarray):
-        array = array.base
-    return array
 
 
 class _Open:

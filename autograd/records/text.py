@@ -76,7 +76,8 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
     end = len(recording.nodes) if tape.end is None else min(tape.end, len(recording.nodes))
     nodes = {place: recording.nodes[place] for place in range(tape.start, end) if recording.nodes[place] is not None}
     facts = getattr(recording, "records", None)
-    recorded = {} if facts is None else _records_by_place(facts)
+    found = {} if facts is None else {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
+    recorded = {place: record for place, record in found.items() if record.place == place}  # the tape's own operations
     if nodes or tape.end == tape.start:
         kept = _kept_values(nodes)
         kept.update((y.node, y) for y in outputs if y.tape is recording)
@@ -87,14 +88,14 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
             "show of a tape that backward has released: it holds no operation any more\n"
             "  fix: tape.show() before tape.backward(...), or tape.backward(..., retain=True)"
         )
-    known = [p for p in sorted(recorded) if tape.start <= p and (tape.end is None or p < tape.end)]
-    return [_row_of_record(p, recorded[p], facts) for p in known]
-
-
-def _records_by_place(facts: Any) -> dict[int, Any]:
-    """The records of a tape's own operations, by place."""
-    found = {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
-    return {place: record for place, record in found.items() if record.place == place}
+    rows = []
+    for place, record in sorted(recorded.items()):
+        if tape.start <= place and (tape.end is None or place < tape.end):
+            places = [facts.records[i].place if i >= 0 else None for i in record.operands]
+            operands = ["-" if operand is None else f"%{operand}" for operand in places]
+            rows.append(_Row(place, record.name, operands, None, shown_value(record.value), _line(record)))
+            rows[-1].layout = record.layout
+    return rows
 
 
 def _row_of_node(place: int, nodes: dict[int, Any], value: Any, record: Any) -> _Row:
@@ -102,14 +103,6 @@ def _row_of_node(place: int, nodes: dict[int, Any], value: Any, record: Any) -> 
     known = None if record is None else record.value
     text = shown_value(summary(value) if known is None else known)
     return _Row(place, _name(node, place), _operands(node, nodes), _layout(node, place), text, _line(record))
-
-
-def _row_of_record(place: int, record: Any, facts: Any) -> _Row:
-    places = [facts.records[i].place if i >= 0 else None for i in record.operands]
-    operands = ["-" if operand is None else f"%{operand}" for operand in places]
-    row = _Row(place, record.name, operands, None, shown_value(record.value), _line(record))
-    row.layout = record.layout
-    return row
 
 
 def _line(record: Any) -> str:
@@ -221,8 +214,7 @@ class _Cotangents:
             self.sums[place] = ct if known is None else known + ct
 
     def shown(self, place: int) -> str:
-        found = self.arrived.get(place) or _summary(self.sums.get(place))
-        return shown_value(found)
+        return shown_value(self.arrived.get(place) or _summary(self.sums.get(place)))
 
 
 def _summary(ct: Any) -> Summary | None:

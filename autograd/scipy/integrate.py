@@ -109,5 +109,4 @@ def odeint(func: Callable[..., Any], y0: Any, t: Any, args: Any = (), **options:
     >>> bool(numpy.isclose(ag.grad(at_one)(2.0), -numpy.exp(-2.0), atol=1e-6))
     True
     """
-    args = args if isinstance(args, tuple) else (args,)
-    return _odeint(func, y0, t, args, options)
+    return _odeint(func, y0, t, args if isinstance(args, tuple) else (args,), options)

@@ -32,9 +32,7 @@ def _t(x: Any) -> Any:
 
 
 def _real_like(g: Any, x: Any) -> Any:
-    if x.dtype.kind == "c" or g.dtype.kind != "c":
-        return g
-    return real(g)
+    return g if x.dtype.kind == "c" or g.dtype.kind != "c" else real(g)
 
 
 # -- Sylvester equations, square roots -------------------------------------------------------------------------------

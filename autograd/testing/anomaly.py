@@ -181,8 +181,10 @@ class detect_anomaly:
             for at, checksum in saved.items():
                 if now.get(at, checksum) != checksum:
                     of = "the result" if at == "y" else f"operand {_name(op_of(node), at)}"
+                    x = result_of(node) if at == "y" else arrays_of(node)[at]
+                    x = x[0] if isinstance(x, tuple) else x
                     raise SavedArrayError(
-                        f"{of} of {op_of(node).name}, {_saved_array(node, at)}, was written "
+                        f"{of} of {op_of(node).name}, {describe(x, x.shape, None)}, was written "
                         "to after the tape had saved it, through a view made before that. Needed: an array that "
                         "nothing writes to until backward has used it. Fix: write to a copy, or after "
                         "tape.backward(...)"
@@ -241,9 +243,7 @@ def _host(x: Any) -> Any:
     array = x.array if x.__class__ in TENSORS else x
     if isinstance(array, float | complex):
         return np.asarray(array)
-    if not is_array(array) or type(array) is Shaped:
-        return None
-    return to_host(array)
+    return to_host(array) if is_array(array) and type(array) is not Shaped else None
 
 
 def _checksums(node: Any) -> dict[Any, int]:
@@ -259,12 +259,6 @@ def _checksums(node: Any) -> dict[Any, int]:
 
 def _name(op: Any, i: int) -> str:
     return op.operand_name(i) if hasattr(op, "operand_name") else f"operand {i}"
-
-
-def _saved_array(node: Any, at: Any) -> str:
-    x = result_of(node) if at == "y" else arrays_of(node)[at]
-    x = x[0] if isinstance(x, tuple) else x
-    return describe(x, x.shape, None)
 
 
 def _call(op: Any, xs: Sequence[Any]) -> str:

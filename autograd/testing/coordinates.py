@@ -38,9 +38,7 @@ def raw(x: Any) -> Any:
 def _host(x: Any) -> Any:
     """Return the array of a value on the host, or None where the value is on another rank."""
     x = raw(x)
-    if is_absent(x):
-        return None
-    return to_host(x) if is_array(x) else np.asarray(x)
+    return None if is_absent(x) else to_host(x) if is_array(x) else np.asarray(x)
 
 
 def _gathered(part: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from ..engine.primitive import Primitive, registry
+from ..engine.primitive import registry
 from ..errors import RingtapeError
 from ..formula import source
 from ..layouts.inference import broadcast
@@ -83,17 +83,12 @@ def row(name: str, recorded: dict[str, Any] | None = None) -> dict[str, Any]:
         "tangent": {operands[i]: source(rule) for i, rule in enumerate(op.tangent) if rule is not None},
         "saves": [operands[i] for i in range(n) if not op.variadic and op.keeps(i)] + ["result"] * op.keeps_y +
                  (["operands"] if op.variadic else []) + ["residuals"] * (op.keeping is not None),
-        "dims": recorded.get("dims") or _dims(op),
+        # as far as the declaration says so without a call
+        "dims": recorded.get("dims")
+                or ("none" if op.dims is None else "broadcast" if op.dims is broadcast else "of its options"),
         "layouts": recorded.get("layouts", {}),
         "cases": recorded.get("cases", 0),
         "families": recorded.get("families", 0),
         "real_only": recorded.get("real_only", ""),
         "without_derivative": recorded.get("without_derivative", ""),
     }  # fmt: skip
-
-
-def _dims(op: Primitive) -> str:
-    """Return where the dimensions of the operands go, as far as the declaration says so without a call."""
-    if op.dims is broadcast:
-        return "broadcast"
-    return "none" if op.dims is None else "of its options"

@@ -145,7 +145,9 @@ class Memory:
             value = x.get(None)
             self._undo.append(lambda: None if x.get(None) is value else x.set(value))
         elif isinstance(x, FunctionType):
-            self._cells(x.__closure__ or ())
+            for cell in x.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty one
+                    self._undo.append(_filled(cell, cell.cell_contents))
         elif not isinstance(x, type | ModuleType) and (id(x) in self._found or type(x).__module__.startswith(_OWN)):
             return self._dictionary(x)
         return ()
@@ -174,11 +176,6 @@ class Memory:
 
         self._undo.append(undo)
         return [kept.get("array"), getattr(kept.get("_grad"), "array", kept.get("_grad"))]
-
-    def _cells(self, cells: Iterable[CellType]) -> None:
-        for cell in cells:
-            with contextlib.suppress(ValueError):  # an empty one
-                self._undo.append(_filled(cell, cell.cell_contents))
 
 
 def _is_state(a: Any, b: Any) -> bool:

@@ -317,8 +317,7 @@ def _gauss_newton(traced: Traced, loss: Function) -> Callable[[Any], Any]:
     curved = Traced(lambda y: gradient_at(loss, y), traced.value())
 
     def product(v: Any) -> Any:
-        dy = traced.push(traced.structure.match(v, "the vector"))
-        return traced.gradient(curved.push(dy))
+        return traced.gradient(curved.push(traced.push(traced.structure.match(v, "the vector"))))
 
     return product
 

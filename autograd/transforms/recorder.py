@@ -655,9 +655,7 @@ class Named:
 
 
 def _has_tensors(x: Any) -> bool:
-    if x.__class__ is tuple or x.__class__ is list:
-        return any(map(_has_tensors, x))
-    return x.__class__ in TENSORS
+    return any(map(_has_tensors, x)) if x.__class__ is tuple or x.__class__ is list else x.__class__ in TENSORS
 
 
 def _has_mask(x: Any) -> bool:
@@ -757,9 +755,7 @@ def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> s
 
     With `may_be_new` an array may be made anew in each run, with the same bits.
     """
-    if may_be_new:
-        return _difference(first, second, _same_bits)
-    return _difference(first, second, _same)
+    return _difference(first, second, _same_bits if may_be_new else _same)
 
 
 def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bool]) -> str:

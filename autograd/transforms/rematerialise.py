@@ -89,9 +89,7 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        if state.recording is None:
-            return fun(*args, **kwargs)
-        return _first_run(fun, args, kwargs)
+        return fun(*args, **kwargs) if state.recording is None else _first_run(fun, args, kwargs)
 
     return checkpointed
 

@@ -510,8 +510,7 @@ class TracedStep:
     def _result(self, x: Any) -> tuple[Any, Any, int]:
         """Operand or constant, layout ("" for no Tensor), and place of a result."""
         if x.__class__ is Held:
-            found = self._template(x.array)
-            return found, x.layout, x.node
+            return self._template(x.array), x.layout, x.node
         return self._template(x), "", 0
 
 
