@@ -29,6 +29,7 @@ from ..environment import value
 from ..files import PrivateFolder, is_as_safe, new_file
 from . import emit
 from .loops import Loop, Unsupported
+from .operations import divides
 
 __all__ = ["check", "compile_loops", "compile_texts", "is_available"]
 
@@ -84,7 +85,7 @@ def _machine() -> _Machine:
     linker = binding.create_lljit_compiler(use_jit_link=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))  # it outlives threads that run code when the process ends
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{machine.target_data}"\n'
-    versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
+    versions = f"{llvmlite.__version__} {binding.llvm_version_info}, 2nd options"  # those of `_compiled`
     return _Machine(binding, machine, linker, head, f"{versions}\n{name}\n{features}\n{head}".encode())
 
 
@@ -175,7 +176,7 @@ def _compiled(text: str) -> bytes:
     module = binding.parse_assembly(head + emit.declarations(text) + text, binding.create_context())
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = options.slp_vectorization = True
+    options.loop_vectorization, options.slp_vectorization = True, not divides(text)
     options.loop_unrolling = False  # a third of the time of a sum, and no gain: vectorized loops are interleaved
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)

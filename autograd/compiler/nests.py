@@ -10,7 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .loops import Loop, dtypes_of
-from .operations import TYPES, Code, apply, bitcast, cast, constant, literal, select, type_of
+from .operations import (
+    TYPES,
+    Code,
+    apply,
+    bitcast,
+    cast,
+    constant,
+    divides,
+    literal,
+    metadata_of,
+    select,
+    type_of,
+)  # fmt: skip
 
 __all__ = ["EFFECTS", "Body", "Nest", "Place", "body_text", "has_exit", "load_one", "spread", "store_one", "wrapper"]
 
@@ -207,6 +219,7 @@ class Nest:
         self.code, self.body, self.prefix = code, body, prefix
         self.addresses = {k: f"%p{k}" for k in range(len(body.loop.pointers))}
         self._open: list[tuple[str, int]] = []
+        self._is_innermost = False  # whether no loop has been closed since the last one was opened
 
     def place(self) -> Place:
         addresses = dict(self.addresses)
@@ -221,6 +234,7 @@ class Nest:
         i = f"%i_{name}"
         code.lines.append(f"  {i} = phi i64 [ 0, %{before} ], [ %n_{name}, %{name}_next ]")
         self._open.append((name, n))
+        self._is_innermost = True
         for k, pointer in enumerate(self.body.loop.pointers):
             if pointer.strides[dim]:
                 offset = code.new(f"mul nsw i64 {i}, {pointer.strides[dim]}")
@@ -233,8 +247,10 @@ class Nest:
         code.label(f"{name}_next")
         code.add(f"%n_{name} = add nuw nsw i64 %i_{name}, 1")
         done = code.new(f"icmp eq i64 %n_{name}, {n}")
-        code.add(f"br i1 {done}, label %{name}_done, label %{name}")
+        metadata = metadata_of(n) if self._is_innermost and divides("\n".join(code.lines)) else ""
+        code.add(f"br i1 {done}, label %{name}_done, label %{name}{metadata}")
         code.label(f"{name}_done")
+        self._is_innermost = False
 
     def close_all(self) -> None:
         while self._open:

@@ -16,8 +16,8 @@ import numpy as np
 
 from .loops import Unsupported
 
-__all__ = ["TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "intrinsic", "kind_of", "literal",
-           "select", "type_of"]  # fmt: skip
+__all__ = ["TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "divides", "intrinsic", "kind_of",
+           "literal", "metadata_of", "select", "type_of"]  # fmt: skip
 
 TYPES = {"f4": "float", "f8": "double", "b1": "i1"}
 TYPES |= {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
@@ -110,8 +110,28 @@ def intrinsic(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) 
     return code.new(f"call {of} @llvm.{name}.{suffix}({', '.join(f'{of} {x}' for x in xs)})")
 
 
+def divides(text: str) -> bool:
+    """Whether a text has quotients.
+
+    LLVM may compute them for parts of vectors that no element fills, whose zeros give errors that the step does not.
+    """
+    return " fdiv " in text
+
+
+_SHORT = 16  # LLVM fills the last vector of a loop of fewer iterations
+_METADATA = (
+    "!0 = distinct !{!0, !2, !3}", "!1 = distinct !{!1, !4}", '!2 = !{!"llvm.loop.vectorize.enable", i1 true}',
+    '!3 = !{!"llvm.loop.vectorize.width", i32 4}', '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
+)  # fmt: skip
+
+
+def metadata_of(n: int) -> str:
+    """The end of an innermost loop of `n` iterations with quotients: its vectors are full, and the rest has none."""
+    return "" if n >= _SHORT else ", !llvm.loop !0" if n >= 4 else ", !llvm.loop !1"
+
+
 def declarations(text: str) -> str:
-    """The declarations of the intrinsics that a text calls.
+    """The declarations of the intrinsics that a text calls, and of what it says of loops.
 
     Examples
     --------
@@ -125,7 +145,8 @@ def declarations(text: str) -> str:
             name, _, given = rest.partition("(")
             given = given.partition(")")[0]
             found[name] = f"declare {result} @llvm.{name}({', '.join([result] * given.count(f'{result} '))})"
-    return "".join(f"{line}\n" for line in found.values())
+    lines = [*found.values(), *(_METADATA if "!llvm.loop" in text else ())]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _truth(code: Code, dtype: str, x: str, lanes: int) -> str:

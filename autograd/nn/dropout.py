@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import random
-from ..arrays.capture import current_capture, recorded
+from ..arrays.capture import recorded
 from ..arrays.device import as_array
 from ..engine.leaves import tensor
 from ..engine.state import state
@@ -116,27 +116,16 @@ def dropout(
         mask = recorded(_mask, key, x, p, float(scale))
         y = masked(x, options=(mask,))
         return y.array if raw and state.grid is None else y
-    if (capture := current_capture()) is not None and capture.records:
-        if state.grid is None:
-            factors = recorded(np.multiply, random.bernoulli(key, x, 1.0 - p), scale)
-        else:
-            factors = recorded(_factors, key, x, p, scale)
-        y = x * Tensor(factors, x.layout)
-    else:
-        keep = random.bernoulli(key, x, 1.0 - p)
-        y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))
+    keep = random.bernoulli(key, x, 1.0 - p)
+    is_labelled = keep.__class__ in TENSORS
+    factors = recorded(np.multiply, keep.array if is_labelled else keep, scale)
+    y = x * Tensor(factors, keep.layout if is_labelled else None)
     return y.array if raw and state.grid is None else y
 
 
 def _mask(key: random.Key, x: Tensor, p: float, scale: float) -> Mask:
     """The elements that are kept, as an option of `masked`."""
     return Mask(source_of(key, x, "dropout", (1.0 - p,)), ceil((1.0 - p) * 2.0**53), scale)
-
-
-def _factors(key: random.Key, x: Tensor, p: float, scale: Any) -> Any:
-    """The factor of each element of `x`."""
-    keep = random.bernoulli(key, x, 1.0 - p)
-    return (keep.array if keep.__class__ in TENSORS else keep) * scale
 
 
 class Dropout(Module):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.capture import current_capture
+from ..arrays.capture import current_capture, recorded
 from ..arrays.device import dtype_named, move
 from ..arrays.shape_only import DRY, Shaped
 from ..digests import blake2b
@@ -145,7 +145,7 @@ def write_words(out: Array, key: Key | tuple[int, int], shape: tuple[int, ...], 
 
 
 def capturing() -> Any:
-    """The capture that records a draw as one call of a step; None while no step is recorded, and under a mesh."""
+    """The capture that records a whole draw as one call of a step; None while none is recorded, and under a mesh."""
     capture = current_capture()
     return capture if capture is not None and capture.records and state.grid is None else None
 
@@ -205,9 +205,10 @@ def draw(
         drawn = tuple(s.stop - s.start for s in box)
         out = on_device.draw(like, drawn, dtype, made, *_source(key, extents, box, places))
         return out if layout is None else _labelled(out, layout)
-    if (capture := capturing()) is not None and not places:
-        words = capture.call(_words_of_part, (key, extents, box))
-        return capture.call(_transformed, (words, transform, dtype, *made.values))
+    if (capture := current_capture()) is not None and capture.records:  # the places of elements stay; the key may not
+        words = recorded(_words_of_key, key, extents, box, tuple(places), name="words of a draw")
+        out = recorded(_transformed, words, transform, dtype, *made.values)
+        return out if layout is None else _labelled(out, layout)
     words = words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
     # A result of 8 bytes per element is written over its words: each block is read before it is written.
     out = words.view(dtype) if dtype.itemsize == 8 else None
@@ -217,10 +218,8 @@ def draw(
     return out if layout is None else _labelled(out, layout)
 
 
-def _words_of_part(key: Key, extents: tuple[int, ...], box: Part) -> Array:
-    words = np.empty([s.stop - s.start for s in box], np.uint64)
-    write_words(words, key, extents, box)
-    return words
+def _words_of_key(key: Key, extents: tuple[int, ...], box: Part, places: tuple[Place, ...]) -> Array:
+    return words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
 
 
 def _transformed(

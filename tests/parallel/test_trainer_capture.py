@@ -117,13 +117,13 @@ def test_refusals() -> None:
 
 
 class Twice(nn.Module):
-    """Dropout by functions, and by a layer that is computed again in the backward pass."""
+    """Dropout by functions, and by a layer that is computed again in the backward pass; and noise."""
 
     def __init__(self) -> None:
         self.inner = nn.Sequential(nn.Linear(8, 8, key=random.Key(1)), nn.Dropout(0.4), nn.Tanh())
 
     def forward(self, x: Any) -> Any:
-        x = nn.dropout(x, 0.3, self.training)
+        x = nn.dropout(x, 0.3, self.training) + 0.1 * random.normal(random.next_key("noise"), x, dtype="float32")
         return nn.dropout(ag.checkpoint(self.inner)(x), 0.2, self.training)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy
 import pytest
 
+import autograd as ag
 from autograd.compiler import program as program_module
 from autograd.compiler.machine import is_available
 from autograd.errors import CaptureError
@@ -94,3 +98,26 @@ def test_an_error_before_a_change_lets_the_step_itself_run() -> None:
     made._first_change = 0
     with pytest.raises(ValueError, match="of a call"):
         made.run(frame)
+
+
+@COMPILED
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_short_loops_tell_no_errors_that_numpy_does_not(dtype: str) -> None:
+    """The quotients of the zeros with which LLVM would fill the last vector of a loop are none of the step's."""
+
+    def step(a: Any, b: Any) -> Any:
+        return a / b + 1.0 / (a * a)
+
+    for n in range(1, 18):
+        for shape in ((n,), (3, n)):
+            random = numpy.random.default_rng(n)
+            x, y = (random.uniform(1, 2, shape).astype(dtype) for _ in range(2))
+            captured = ag.capture(step)
+            with numpy.errstate(all="raise"):
+                for _ in range(6):
+                    found = captured(ag.tensor(x), ag.tensor(y))
+            assert captured.replays >= 1
+            assert found.array.tobytes() == step(ag.tensor(x), ag.tensor(y)).array.tobytes()
+            y[..., -1] = 0
+            with pytest.warns(RuntimeWarning, match="divide by zero"):
+                captured(ag.tensor(x), ag.tensor(y))
