@@ -528,7 +528,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Read(NamedTuple):
-    """What a function's code names, with that of the functions, lambdas and comprehensions in it."""
+    """The names in the code of a function, and of the functions, lambdas and comprehensions in it."""
 
     globals: tuple[str, ...]
     names: frozenset[str]  # of attributes and globals
