@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -66,8 +67,13 @@ _LENGTH = 4096
 _TOLERANCES = {np.dtype(np.float16): 8e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 """A share of the norm. Sums that are taken in another order differ by less, and other draws by more."""
 _OF_BFLOAT16 = 6e-2
-_DRAWN = np.random.Generator(np.random.PCG64(1)).standard_normal(_LENGTH)
-_WEIGHTS: dict[Any, Any] = {_DRAWN.dtype: _DRAWN, np.dtype(np.float32): _DRAWN.astype(np.float32)}
+
+
+@cache  # of two dtypes; without it each digest takes 23 us more, and at import it would load numpy.random
+def _weights(dtype: np.dtype[Any]) -> Any:
+    found = np.random.Generator(np.random.PCG64(1)).standard_normal(_LENGTH).astype(dtype)
+    found.flags.writeable = False
+    return found
 
 
 def projection(array: Any) -> Projection | None:
@@ -93,7 +99,7 @@ def projection(array: Any) -> Projection | None:
         x = x.astype(np.float32)
     if tolerance is None:
         return float(crc32(x.data.cast("B"))), 0.0
-    norm, weights = math.sqrt(x.dot(x)), _WEIGHTS[x.dtype]
+    norm, weights = math.sqrt(x.dot(x)), _weights(x.dtype)
     while x.size > _LENGTH:
         rows = x[: x.size // _LENGTH * _LENGTH].reshape(-1, _LENGTH)
         rest = x[rows.size :]

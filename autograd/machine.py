@@ -53,7 +53,7 @@ def environment_of_bits() -> dict[str, Any]:
 
 @cache  # once; without it each checkpoint takes some ms longer: it looks at the libraries of the process
 def _of_process() -> tuple[dict[str, Any], tuple[Any, Any] | None]:
-    """The facts that stay the same during a process, and the functions of OpenBLAS that tell the rest, if it is loaded."""
+    """The facts that stay the same during a process, and OpenBLAS's functions that tell the rest, if it is there."""
     config: Any = np.show_config(mode="dicts")
     blas = config.get("Build Dependencies", {}).get("blas", {})
     try:

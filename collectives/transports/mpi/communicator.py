@@ -138,7 +138,7 @@ class MpiCommunicator(HostTransport):
         channel = Channel(key, name, self.ranks, self._channel.epoch)
         made = MpiCommunicator(self._handle, channel, self.index, self._groups)
         made.history = channel.history = None  # it carries messages only
-        made._tag = 1 + digest_of(key.partition("/")[2]) % (_LANES - 1)  # of the path of its purposes, after its group
+        made._tag = _lane_tag(key)
         return made
 
     def _own_channel(self, purpose: str) -> Channel:
@@ -410,6 +410,11 @@ _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _UNIFORM = frozenset(("all_reduce", "broadcast", "reduce", "scan"))  # their operands have one size on all ranks
 _COUNTED = frozenset(("all_gather", "reduce_scatter"))  # all ranks pass the same counts
+
+
+def _lane_tag(key: str) -> int:
+    """The tag of a lane: a digest of the path of its purposes, which stands after the key of its group."""
+    return 1 + digest_of(key.partition("/")[2]) % (_LANES - 1)
 
 
 def _numbers(of: dict[int, Any], rank: int) -> Any:
