@@ -418,7 +418,7 @@ def test_only_the_words_of_a_draw_are_made_by_python(name: str) -> None:
         assert [bits(y) for y in flatten(do(x, p))[0]] == [bits(y) for y in needed], i
     assert do.replays == 16
     whys = do._last.program.step.whys.values()  # type: ignore[union-attr]
-    assert {why.split()[0] for why in whys} == {"next_key", "_words_of_part"}
+    assert {why.split(" at ")[0] for why in whys} == {"next_key", "words of a draw"}
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
