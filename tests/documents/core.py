@@ -77,7 +77,9 @@ def copy_core(to: Path, keep: Iterable[str] = ()) -> list[Path]:
 
 def run_tests(core: Path, *arguments: str) -> int:
     """Run pytest on the tests in a copy of the core. Returns its exit status."""
-    shutil.copytree(ROOT / "tests", core / "tests", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    for folder in ("tests", "docs"):
+        ignored = shutil.ignore_patterns("__pycache__", "_build")
+        shutil.copytree(ROOT / folder, core / folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", core)
     command = [sys.executable, "-m", "pytest", "-p", "tests.documents.without_extras", *arguments]
     return subprocess.run(command, cwd=core, env=dict(os.environ, PYTHONPATH=str(core)), check=False).returncode

@@ -175,7 +175,8 @@ def keep_loaded(modules: dict[str, types.ModuleType]) -> None:
 
 
 for name in sys.argv[2:]:
-    importlib.import_module(name)
+    with suppress(ModuleNotFoundError):  # of a copy without extras; a program that needs it says so
+        importlib.import_module(name)
 if is_of_ranks := "collectives.job.supervisor_client" in sys.modules:
     from autograd.kernels import compiled
 
