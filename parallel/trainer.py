@@ -133,8 +133,7 @@ class Trainer:
         with any stage of ZeRO: see Notes.
     capture : bool
         Whether the steps are recorded and replayed by `autograd.capture`, with the same bits: small models then train
-        several times as fast. There is one stage, and no layer decides on values, as `MixtureOfExperts`
-        does.
+        several times as fast. There is one stage, and no layer decides on values, as `MixtureOfExperts` does.
     **options
         Of `DataParallel`, such as ``bucketing=Bucketing(...)``. Like `zero`, they have no effect on a mesh without such
         axes.

@@ -22,7 +22,7 @@ from .operations import (
     metadata_of,
     select,
     type_of,
-)  # fmt: skip
+)
 
 __all__ = ["EFFECTS", "Body", "Nest", "Place", "body_text", "has_exit", "load_one", "spread", "store_one", "wrapper"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..arrays.capture import current_capture, recorded, refuse
+from ..arrays.capture import Whole, current_capture, recorded, refuse
 from ..arrays.plain import require_plain
 from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from ..layouts.rank_values import rank_axes, require_same_number
@@ -341,7 +341,7 @@ def next_key(name: str) -> Key:
     """
     if (above := _thread.above) is not None:
         ordinal = _thread.ordinals.get(name, 0)
-        below: Key = recorded(_below, *above, f"{name}.{ordinal}")
+        below: Key = recorded(_below, *above, f"{name}.{ordinal}", Whole(_thread.places))
         _thread.ordinals[name] = ordinal + 1
         return below
     if (capture := current_capture()) is not None:
@@ -424,16 +424,16 @@ def keys_below(key: Key, number: int) -> Iterator[None]:
     The keys are those after ``begin_state(key.seed | number, key.places, key.apart)``. No random state is read or
     changed, so that a replay with another key draws other numbers.
     """
-    held = _thread.ordinals, _thread.above, _thread.is_set
-    _thread.ordinals, _thread.above, _thread.is_set = {}, (key, number), True
+    held = _thread.ordinals, _thread.places, _thread.above, _thread.is_set
+    _thread.ordinals, _thread.places, _thread.above, _thread.is_set = {}, key.places, (key, number), True
     try:
         yield
     finally:
-        _thread.ordinals, _thread.above, _thread.is_set = held
+        _thread.ordinals, _thread.places, _thread.above, _thread.is_set = held
 
 
-def _below(key: Key, number: int, name: str) -> Key:
-    return replace(key, seed=key.seed | number, name=name)
+def _below(key: Key, number: int, name: str, places: tuple[Place, ...]) -> Key:
+    return replace(key, seed=key.seed | number, name=name, places=places)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, random
 from autograd.errors import DtypeError, LayoutError, ShapeError
+from autograd.random import keys
 
 SHAPE = (3, 12, 5)
 PIECES = [[slice(0, 2), slice(10, 12)], [slice(2, 4), slice(8, 10)], [slice(4, 8)]]
@@ -130,3 +133,32 @@ def test_wrong_pieces_are_refused() -> None:
         for placed in (key.placed("cp", 1, [slice(0, 3)], 9), key.placed("cp", 2, [slice(0, 4)], 9)):
             with pytest.raises(ShapeError, match="axis 'cp'"):
                 random.uniform(placed, x)
+
+
+def test_keys_below_a_key_are_those_of_a_state_of_its_seed() -> None:
+    """Also in a `placed` block inside, which adds its pieces; and the state outside is as it was."""
+    held = keys.hold_state()
+
+    def made(begin: Callable[[], Any]) -> list[keys.Key]:
+        with begin():
+            found = [keys.next_key("mask"), keys.next_key("noise")]
+            with keys.placed("cp", 1, [slice(0, 2), slice(6, 8)], 8):
+                found.append(keys.next_key("mask"))
+            return [*found, keys.next_key("mask")]
+
+    @contextmanager
+    def begun() -> Iterator[None]:
+        keys.begin_state(5 << 64 | 3, places, ("pp",))
+        yield
+
+    with keys.placed("sp", 0, [slice(0, 4)], 4):
+        places = keys.get_state().places
+    try:
+        expected = made(begun)
+    finally:
+        keys.put_back(held)
+    key = keys.Key(5 << 64, places=places, apart=("pp",))
+    before = keys.get_state()
+    assert made(lambda: keys.keys_below(key, 3)) == expected
+    assert [len(each.places) for each in expected] == [1, 1, 2, 1]
+    assert keys.get_state() == before
