@@ -132,6 +132,8 @@ def test_the_engine_and_the_layouts_pass_their_tests_without_extras(core: Path) 
         ("ModuleNotFoundError: No module named 'autograd.extend'", "autograd.extend"),
         ("DependencyError: collectives.algorithms.table is absent: the room that", "collectives.algorithms.table"),
         ("ImportError: cannot import name 'inspect' from 'collectives' (unknown)", "collectives.inspect"),
+        ("FileNotFoundError: No such file or directory: '/a/collectives/transports/device/nccl.py'",
+         "collectives.transports.device.nccl"),
         ("ModuleNotFoundError: No module named 'autograd.engine.tape'", None),
         ("assert 3 == 4", None),
     ],

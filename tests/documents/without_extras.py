@@ -1,8 +1,9 @@
 """A plugin of pytest for a copy of the library without its extras: a test that needs one is skipped, and says which.
 
 What a test needs is found when it runs: it is skipped where it fails because a module of an extra is not there, or
-because a door to one is shut. Every other failure stays a failure. Folders of tests that belong to an extra, as
-`tests/autograd/compiler` belongs to `autograd.compiler`, are not collected.
+because a door to one is shut, in its own process or in a job that it has started. Every other failure stays a failure.
+Folders of tests that belong to an extra, as `tests/autograd/compiler` belongs to `autograd.compiler`, are not
+collected.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from typing import Any
 
 import pytest
 
+from ..collectives.launch import Outcome
 from .core import is_extra
 
 _ABSENT = re.compile(
     r"No module named '([\w.]+)'|([\w.]+) is absent: the room|cannot import name '(\w+)' from '([\w.]+)'"
     r"|module '([\w.]+)' has no attribute '(\w+)'"
+    r"|No such file or directory: '[^']*?/((?:autograd|collectives|parallel)/[^']+)\.py'"
 )
 
 
 def absent_extra(text: str) -> str | None:
     """The extra that a text of an error says is not there."""
-    for module, shut, name, package, parent, attribute in _ABSENT.findall(text):
-        for found in (module, shut, package and f"{package}.{name}", parent and f"{parent}.{attribute}"):
+    for module, shut, name, package, parent, attribute, path in _ABSENT.findall(text):
+        for found in (module, shut, package and f"{package}.{name}", parent and f"{parent}.{attribute}",
+                      path.replace("/", ".")):  # fmt: skip
             if found and is_extra(found):
                 return str(found)
     return None
@@ -37,8 +41,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if len(parts) > 2 and parts[0] == "tests" and is_extra(".".join(parts[1:])) else None
 
 
-def _skip(report: Any, path: str) -> None:
-    if report.failed and (extra := absent_extra(str(report.longrepr))) is not None:
+def _told_by_jobs(call: pytest.CallInfo[Any]) -> str:
+    """What the jobs have printed that a failed test knows of. The error of an assertion shortens it."""
+    frames = [entry.frame.f_locals for entry in call.excinfo.traceback] if call.excinfo else []
+    return "\n".join(value.err for names in frames for value in names.values() if isinstance(value, Outcome))
+
+
+def _skip(report: Any, path: str, told: str = "") -> None:
+    if report.failed and (extra := absent_extra(f"{report.longrepr}\n{told}")) is not None:
         report.outcome = "skipped"
         report.longrepr = (path, 0, f"Skipped: {extra} is left out")
 
@@ -52,8 +62,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
     """Skip a test that has reached an extra."""
     report = yield
-    _skip(report, item.nodeid)
+    _skip(report, item.nodeid, _told_by_jobs(call))
     return report
