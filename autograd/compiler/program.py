@@ -74,10 +74,12 @@ class Program:
         first_write = next((i for i, group in enumerate(groups) if any(map(changes_state, group.nodes))), len(groups))
         self._first_change: int | None = None  # the first step that changes something
         self.late = [node for group in groups[first_write:] for node in group.nodes if _can_fail(node)]
-        if not self.is_compiled:
+        if self.is_compiled:
+            self._as_tables(first_write)
+        else:
             self._as_calls(first_write)
-            return
-        self._as_tables(first_write)
+        k = len(self.steps) if self._first_change is None else self._first_change
+        self._before, self._after = tuple(self.steps[:k]), tuple(self.steps[k:])
 
     def _as_tables(self, first_write: int) -> None:
         """Make the steps: tables of calls, and calls of Python between them."""
@@ -322,18 +324,17 @@ class Program:
             A decision is another one, and something has changed.
         """
         try:
-            for step in self.steps[: self._first_change]:
+            for step in self._before:
                 step(frame)
         except Departed:
             raise
         except Exception as error:  # the step itself tells of it, or decides otherwise
             raise Departed from error
-        if self._first_change is not None:
-            try:
-                for step in self.steps[self._first_change :]:
-                    step(frame)
-            except Departed as error:
-                raise CaptureError(_CHANGED) from error
+        try:
+            for step in self._after:
+                step(frame)
+        except Departed as error:
+            raise CaptureError(_CHANGED) from error
 
 
 def _can_fail(node: Node) -> bool:
@@ -434,5 +435,9 @@ class _Numbers:
 
     def __call__(self, frame: Frame) -> None:
         values = self._values()
-        for whole in self._writes:
-            whole[:] = values
+        if len(values) == 1:  # a slice takes four times as long
+            for whole in self._writes:
+                whole[0] = values[0]
+        else:
+            for whole in self._writes:
+                whole[:] = values

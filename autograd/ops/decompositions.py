@@ -303,12 +303,19 @@ _SMALL = 16
 
 
 def _inverse_of_lower(x: Any) -> Any:
-    """The inverse of triangular matrices; ``[[1/a, 0], [-(1/c) b (1/a), 1/c]]`` is that of ``[[a, 0], [b, c]]``."""
+    """The inverse of triangular matrices; ``[[1/a, 0], [-(1/c) b (1/a), 1/c]]`` is that of ``[[a, 0], [b, c]]``.
+
+    Both halves are inverted as one batch. Where n is odd, c gets a last row of the identity, to be as large as a.
+    """
     n = x.shape[-1]
     if n <= _SMALL:
         return np.tril(np.linalg.inv(x))
-    k = n // 2
-    a, c = _inverse_of_lower(x[..., :k, :k]), _inverse_of_lower(x[..., k:, k:])
+    k = n - n // 2
+    halves = np.zeros_like(x, shape=(2, *x.shape[:-2], k, k))
+    halves[1, ..., -1, -1] = 1
+    halves[0], halves[1, ..., : n - k, : n - k] = x[..., :k, :k], x[..., k:, k:]
+    a, c = _inverse_of_lower(halves)
+    c = c[..., : n - k, : n - k]
     y = np.zeros_like(x)
     y[..., :k, :k], y[..., k:, k:] = a, c
     y[..., k:, :k] = -(c @ x[..., k:, :k] @ a)

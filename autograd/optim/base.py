@@ -377,7 +377,7 @@ class Optimizer:
 
     def form(self) -> Any:
         """The hyperparameters and switches that decide how an update is made, besides rates and the forms of arrays."""
-        groups = [{name: x for name, x in group.own.items() if name != "lr"} for group in self._groups]
+        groups = [group.own | _NO_RATE for group in self._groups]
         return self._read(self)[1:], groups, self.run_updates is None, self.rounding is None, self.maximize
 
     def _accept_all(self) -> list[Any]:
@@ -738,6 +738,7 @@ def _shaped(array: Any) -> Any:
 
 _NO_ARRAYS = frozenset((int, type(None)))  # in the state: numbers of steps, and what is not made yet
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
+_NO_RATE = {"lr": None}
 _BARE = frozenset((np.ndarray,))
 """The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""
 

@@ -83,7 +83,19 @@ def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
 # -- triangular and banded systems -----------------------------------------------------------------------------------
 
 
+_TRTRS = {letter: getattr(_linalg.lapack, f"{name}trtrs") for letter, name in zip("fdFD", "sdcz", strict=True)}
+
+
 def _solve_triangular(a: Any, b: Any, transposed: bool, lower: bool, unit: bool) -> Any:
+    solve = _TRTRS.get(a.dtype.char) if a.dtype == b.dtype and a.ndim == 2 else None
+    if solve is not None and b.size and a.shape[0] == a.shape[1] == b.shape[0]:
+        # LAPACK's function itself, which has columns first; SciPy's takes four times as long where n is below 60
+        if a.flags.f_contiguous:
+            y, failed = solve(a, b, lower=lower, trans=transposed, unitdiag=unit)
+        else:
+            y, failed = solve(a.T, b, lower=not lower, trans=not transposed, unitdiag=unit)
+        if not failed:
+            return y
     return _linalg.solve_triangular(a, b, trans=int(transposed), lower=lower, unit_diagonal=unit, check_finite=False)
 
 

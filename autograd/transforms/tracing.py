@@ -856,21 +856,20 @@ class TracedRun:
         read = own if is_shared else lambda frame: own(frame).copy()
         return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
 
-    def _all(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, and the numbers of leaves and optimizers, as arrays that machine code can read."""
-        if self.step.opaque:
-            arrays = tuple([NOTHING if i in self.step.opaque else x for i, x in enumerate(arrays)])
-        if self.step.numbers:
-            arrays = (*arrays, *[get() for get, _ in self.step.numbers])
-        for x in arrays:
-            if x.__class__ is not np.ndarray or not x.flags.aligned:
-                return tuple([_aligned(x) for x in arrays])
-        return arrays
-
     def _frame(self, arrays: tuple[Any, ...]) -> Frame:
-        frame = self.program.frame(self._all(arrays))
-        for i in self.step.opaque:
-            frame.values[i] = arrays[i]
+        """A frame of the arguments, and the numbers of leaves and optimizers, as arrays that machine code can read."""
+        step, given = self.step, arrays
+        if step.opaque:
+            given = tuple([NOTHING if i in step.opaque else x for i, x in enumerate(arrays)])
+        if step.numbers:
+            given = (*given, *[get() for get, _ in step.numbers])
+        for x in given:
+            if x.__class__ is not np.ndarray or not x.flags.aligned:
+                given = tuple([_aligned(x) for x in given])
+                break
+        frame = self.program.frame(given)
+        if step.opaque:
+            frame.values |= {i: arrays[i] for i in step.opaque}
         return frame
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -917,6 +916,8 @@ class TracedRun:
         nodes = self.program.nodes
         written = {id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state"}
 
+        call = self.__call__  # bound once: the class is not asked for it at each replay
+
         def run(*arrays: Any) -> Any:
             if written:
                 for x in arrays:  # an argument that is written to is another one for each of the calls
@@ -937,7 +938,7 @@ class TracedRun:
             for optimizer, form in optimizers:
                 if optimizer.form() != form:
                     return exact(*arrays)
-            return self(*arrays)
+            return call(*arrays)
 
         return run
 
