@@ -24,7 +24,7 @@ from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
 __all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
-           "is_available", "loop_of", "product_row", "symbols_of", "ufunc_row", "walk"]  # fmt: skip
+           "is_available", "loop_of", "outer_strides", "product_row", "symbols_of", "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -372,7 +372,7 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
     else:
         raise Unsupported(text)
     batch = out.shape[: len(out.shape) - ndims[2]]
-    outer = [_outer_strides(each, inner, batch, text) for each, inner in zip((a, b, out), ndims, strict=True)]
+    outer = [outer_strides(each, inner, batch, text) for each, inner in zip((a, b, out), ndims, strict=True)]
     if not is_right:
         raise Unsupported(text)
     # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
@@ -383,7 +383,7 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
     )  # fmt: skip
 
 
-def _outer_strides(x: Operand, inner: int, batch: tuple[int, ...], text: str) -> tuple[int, ...]:
+def outer_strides(x: Operand, inner: int, batch: tuple[int, ...], text: str) -> tuple[int, ...]:
     """The strides of an operand along the dimensions of a batch, to which it is broadcast."""
     n = len(x.shape) - inner
     shape, missing = x.shape[:n], len(batch) - n

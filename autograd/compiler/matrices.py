@@ -14,7 +14,7 @@ import numpy as np
 
 from .build import compile_texts
 from .loops import Unsupported
-from .machine import INVALID, Operand, Row, loop_of, symbols_of
+from .machine import INVALID, Operand, Row, loop_of, outer_strides, symbols_of
 
 __all__ = ["matrix_row"]
 
@@ -40,7 +40,7 @@ define i32 @NAME(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxi
 
 
 def matrix_row(function: Any, operands: Sequence[Operand]) -> Row:
-    """The row of a function of `numpy.linalg` of matrices of float64; the last operand is its result.
+    """The row of a function of `numpy.linalg` of float64 matrices, or batches; the last operand is its result.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def matrix_row(function: Any, operands: Sequence[Operand]) -> Row:
     >>> not is_available() or matrix_row(np.linalg.inv, [x, x]).dims == (1, 3)
     True
     """
-    ndim = len(operands[-2].shape) if function is np.linalg.solve else 1
+    ndim = min(len(operands[-2].shape), 2) if function is np.linalg.solve else 1
     name, kinds = _LOOPS.get((function, ndim), ("", ()))
     ufunc = getattr(getattr(np.linalg, "_umath_linalg", None), name, None) if name else None
     text = f"{function.__name__} of {', '.join(f'{x.dtype}{x.shape}' for x in operands)}"
@@ -62,14 +62,18 @@ def matrix_row(function: Any, operands: Sequence[Operand]) -> Row:
         raise Unsupported(text)
     sizes: dict[str, int] = {}
     for x, kind in zip(operands, kinds, strict=True):
-        named = zip(kind, x.shape, strict=False)
-        if len(x.shape) != len(kind) or 0 in x.shape or any(sizes.setdefault(d, n) != n for d, n in named):
+        named = zip(kind, x.shape[-len(kind) :], strict=False)
+        if len(x.shape) < len(kind) or 0 in x.shape or any(sizes.setdefault(d, n) != n for d, n in named):
             raise Unsupported(text)
+    batch = operands[-1].shape[: -len(kinds[-1])]
+    outer = tuple([outer_strides(x, len(kind), batch, text) for x, kind in zip(operands, kinds, strict=True)])
+    inner = [x.strides[-len(kind) :] for x, kind in zip(operands, kinds, strict=True)]
     info, owner = loop_of(ufunc, ("f8",) * len(operands), (0,) * len(operands))
-    strides = (*(0,) * len(operands), *(step for x in operands for step in x.strides))
     return Row(
-        _failing(info.loop), info.context, info.auxiliary or 0, (1, *sizes.values()), strides, checks=False, owner=owner
-    )
+        _failing(info.loop), info.context, info.auxiliary or 0, (1, *sizes.values()),
+        (*(0,) * len(operands), *(step for steps in inner for step in steps)), False,
+        (batch, outer) if batch else None, owner,
+    )  # fmt: skip
 
 
 @cache
