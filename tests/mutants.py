@@ -7,7 +7,8 @@ or the bound of a slice off by one, another axis or root, a sum or a collective 
 The places are drawn at random from the files. Each fault is planted in a copy of the tree, where the tests then run.
 
 The report has a row for each set of faults that some tests see and others do not. Tests in one row never differ: they
-pass and fail together for all of these faults. `--json` writes, for each fault, the tests that failed.
+pass and fail together for all of these faults. A case of a table (`tests.tables.each`) counts as a test. `--json`
+writes, for each fault, the tests that failed.
 """
 
 from __future__ import annotations
@@ -138,10 +139,19 @@ def drawn(files: Sequence[str], number: int, seed: int, root: Path = ROOT) -> li
 _LISTENER = """
 import pytest
 failed, ran = set(), set()
-def pytest_runtest_logreport(report):
-    ran.add(report.nodeid)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    names = {}
+    if hasattr(getattr(item, "function", None), "cases_of"):
+        names = {name: f"{item.nodeid}::{name}" for name in item.function.cases_of(item.callspec.id)}
+    ran.update(names.values() or [item.nodeid])
     if report.failed:
-        failed.add(report.nodeid)
+        error = call.excinfo.value
+        told = [note for each in getattr(error, "exceptions", [error]) for note in getattr(each, "__notes__", [])]
+        found = [names[note[10:]] for note in told if note[10:] in names]
+        failed.update(found or names.values() or [item.nodeid])
+    return report
 def pytest_sessionfinish():
     open("mutants.txt", "w").write("\\n".join(["-".join(("F" if i in failed else "P", i)) for i in sorted(ran)]))
 """

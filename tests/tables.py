@@ -56,6 +56,7 @@ def each(
             if failures:
                 raise BaseExceptionGroup(f"{len(failures)} of {len(of_group)} cases fail", failures)
 
+        run.cases_of = lambda group: [name(case) for case in groups[group]]  # type: ignore[attr-defined]
         return pytest.mark.parametrize(first, list(groups.values()), ids=list(groups))(run)
 
     return decorate

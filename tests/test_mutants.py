@@ -44,3 +44,18 @@ def test_a_fault_is_seen_by_its_test(tmp_path: Path) -> None:
     (fault,) = [f for f in drawn(["module.py"], 9, 0, tmp_path) if f.before == "x * 2"]
     (tmp_path / "module.py").write_text(planted(fault, text))
     assert run(tmp_path, ["test_module.py"]) == {"test_module.py::test_two": True, "test_module.py::test_five": False}
+
+
+def test_a_case_of_a_table_counts_as_a_test(tmp_path: Path) -> None:
+    text = "def twice(x):\n    return x * 2\n"
+    table = (
+        "from module import twice\nfrom tests.tables import each\n\n"
+        "@each([1, 2, 3, 5], lambda x: x % 2)\ndef test_twice(x):\n    assert twice(x) == x + x\n"
+    )
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "tables.py").write_text((Path(__file__).parent / "tables.py").read_text())
+    (tmp_path / "module.py").write_text(text.replace("x * 2", "x + 2"))
+    (tmp_path / "test_module.py").write_text(table)
+    right = {1: False, 2: True, 3: False, 5: False}
+    found = run(tmp_path, ["test_module.py"])
+    assert found == {f"test_module.py::test_twice[{x % 2}]::{x}": ok for x, ok in right.items()}
