@@ -14,10 +14,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-__all__ = ["each"]
+__all__ = ["each", "some"]
 
 Case = TypeVar("Case")
 Test = Callable[..., None]
+
+
+def some(values: Iterable[Any], number: int) -> list[Any]:
+    """The parameters of a test: the first `number` values, and the others with the mark ``slow``.
+
+    Random programs that see no planted fault which the first ones do not see too (`tests.mutants`) are slow.
+    """
+    slow = pytest.mark.slow
+    return [value if i < number else pytest.param(value, marks=slow) for i, value in enumerate(values)]
 
 
 def each(

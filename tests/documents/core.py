@@ -77,7 +77,7 @@ def copy_core(to: Path, keep: Iterable[str] = ()) -> list[Path]:
 
 def run_tests(core: Path, *arguments: str) -> int:
     """Run pytest on the tests in a copy of the core. Returns its exit status."""
-    for folder in ("tests", "docs"):
+    for folder in ("tests", "docs", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__", "_build")
         shutil.copytree(ROOT / folder, core / folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", core)

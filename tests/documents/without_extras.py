@@ -25,12 +25,15 @@ _ABSENT = re.compile(
 )
 
 
+_skipped = set[str]()  # the modules of tests that could not be imported, from which others import
+
+
 def absent_extra(text: str) -> str | None:
-    """The extra that a text of an error says is not there."""
+    """The extra, or the module of tests that needs one, that a text of an error says is not there."""
     for module, shut, name, package, parent, attribute, path in _ABSENT.findall(text):
         for found in (module, shut, package and f"{package}.{name}", parent and f"{parent}.{attribute}",
                       path.replace("/", ".")):  # fmt: skip
-            if found and is_extra(found):
+            if found and (is_extra(found) or package in _skipped):
                 return str(found)
     return None
 
@@ -58,6 +61,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
     """Skip a file whose imports need an extra."""
     report = yield
     _skip(report, collector.nodeid)
+    if report.skipped:
+        _skipped.add(collector.nodeid.removesuffix(".py").replace("/", "."))
     return report
 
 

@@ -245,7 +245,9 @@ OF_ONE_PROCESS = frozenset(("modules", "copies", "keys", "archives", "safetensor
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks"), [(kind, ranks) for kind in KINDS for ranks in (1, 3) if ranks == 1 or kind not in OF_ONE_PROCESS]
+    ("kind", "ranks"),
+    [(kind, 1 if kind in OF_ONE_PROCESS else 3) for kind in KINDS]
+    + [pytest.param(kind, 1, marks=pytest.mark.slow) for kind in KINDS if kind not in OF_ONE_PROCESS],
 )
 def test_nothing_stays(tmp_path: Path, kind: str, ranks: int) -> None:
     objects, size = growth(KINDS[kind], ranks, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 import autograd as ag
 import collectives as cc
+from autograd.doors import door
 from autograd.errors import GradientWarning, ReplicaWarning
 from autograd.nn import Module
 from parallel import verify
@@ -58,7 +59,11 @@ def test_there_are_enough_programs() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_wrong_program_is_refused_or_exact(name: str) -> None:
     if name in REFUSED:
-        prove_refused(PROGRAMS[name])
+        try:
+            prove_refused(PROGRAMS[name])
+        except AssertionError:
+            door("addends")  # the extra that tells some of them
+            raise
     else:
         prove_exact(PROGRAMS[name])
 

@@ -53,7 +53,7 @@ def _of(x: Any, op: str, axes: tuple[int, ...], layout: Any) -> tuple[Loop, Any]
 @pytest.mark.parametrize(("op", "dtype"), CASES)
 def test_all_extents(op: str, dtype: str) -> None:
     random = np.random.default_rng(0)
-    for n in EXTENTS if dtype[0] == "f" else EXTENTS[::3]:
+    for n in EXTENTS if dtype[0] == "f" and op == "add" else EXTENTS[::3]:  # NumPy adds floats pairwise
         if n == 0 and op in ("maximum", "minimum"):
             continue
         for shape, axes in (((3, n), (1,)), ((n, 5), (0,))):

@@ -15,7 +15,10 @@ from benchmarks._captured import problems, ringtape_steps
 
 from .random_programs import FORMS, OPTIMIZERS, Program, Run, bits, difference, generate, reduced, run
 
-PROGRAMS = 60
+# Of the first 240 programs those that together have all forms and optimizers, found by taking again and again the one
+# that has the most of what is left: more than the first 60 have.
+SEEDS = (5, 7, 13, 18, 31, 33, 34, 36, 42, 45, 46, 52, 63, 65, 68, 73, 77, 81, 90, 121, 124, 131, 139, 180, 197, 227,
+         237)  # fmt: skip
 
 
 def captured(seed: int) -> Callable[[Any], Any]:
@@ -34,17 +37,17 @@ def prove(seed: int) -> tuple[Program, Run]:
 
 @pytest.fixture(scope="module")
 def found() -> list[tuple[Program, Run]]:
-    return [prove(seed) for seed in range(PROGRAMS)]
+    return [prove(seed) for seed in SEEDS]
 
 
 def test_random_programs_leave_the_same_bits(found: list[tuple[Program, Run]]) -> None:
     refused = [run.error for _, run in found if run.error]
     replays = sum(run.replays for _, run in found)
     forms = frozenset[str]().union(*(program.forms for program, _ in found)) & FORMS
-    print(f"{PROGRAMS} programs, {len(refused)} refused, {replays} replays; {len(forms)} of {len(FORMS)} forms")
-    assert len(refused) <= PROGRAMS // 8
-    assert replays >= 3 * PROGRAMS
-    assert len(forms) > 0.9 * len(FORMS)
+    print(f"{len(SEEDS)} programs, {len(refused)} refused, {replays} replays; {len(forms)} of {len(FORMS)} forms")
+    assert len(refused) <= len(SEEDS) // 8
+    assert replays >= 3 * len(SEEDS)
+    assert forms == FORMS
 
 
 def test_random_programs_have_every_optimizer(found: list[tuple[Program, Run]]) -> None:
