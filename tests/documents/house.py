@@ -184,6 +184,12 @@ class Tree:
                         without.append(f"{module}:{x.lineno}")
         return without, count
 
+    def positions(self) -> tuple[int, int]:
+        """The places that read a node of a tape by position outside the engine, and all such places."""
+        reads = {module: sum(map(_reads_a_node, nodes)) for module, nodes in self.nodes.items()}
+        outside = sum(n for module, n in reads.items() if not module.startswith("autograd.engine"))
+        return outside, sum(reads.values())
+
     def figures(self) -> Figures:
         """All static figures: [files, lines], [above 20, above 30], or one number."""
         found: Figures = {}
@@ -195,9 +201,7 @@ class Tree:
         found["complexity above 20, 30"] = [sum(n > most for n in sizes) for most in (20, 30)]
         found["changes of another module at import"] = [len(self.changes())]
         found["functions with a cache"] = [sum("cache" in ast.unparse(d) for x in every for d in x.decorator_list)]
-        reads = {module: sum(map(_reads_a_node, nodes)) for module, nodes in self.nodes.items()}
-        outside = sum(n for module, n in reads.items() if not module.startswith("autograd.engine"))
-        found["node[k] outside the engine, of all"] = [outside, sum(reads.values())]
+        found["node[k] outside the engine, of all"] = [*self.positions()]
         found["globals that functions change"] = [len(self.mutable_globals())]
         without, count = self.errors()
         found["errors without the line, of all"] = [len(without), count]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .house import ROOT, Tree, complexity, walks
+from .house import ROOT, STARTS, Tree, complexity, walks
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +18,18 @@ def tree() -> Tree:
     return Tree(ROOT)
 
 
-@pytest.mark.parametrize("law", ["node[k] outside the engine, of all", "errors without the line, of all"])
-def test_a_count_that_must_be_zero_is_zero(tree: Tree, law: str) -> None:
-    found, of = tree.figures()[law]
-    assert found == 0 < of
+def test_every_error_names_the_line(tree: Tree) -> None:
+    without, count = tree.errors()
+    assert without == [] and count > 0
+
+
+def test_nodes_are_read_by_position_in_the_engine_alone(tree: Tree) -> None:
+    outside, count = tree.positions()
+    assert outside == 0 < count
 
 
 def test_closures_are_found(tree: Tree) -> None:
-    assert all(n > 0 for name, figure in tree.figures().items() if name.startswith("closure") for n in figure)
+    assert all(len(tree.closure(start)) > 10 for start in STARTS.values())
 
 
 def test_walks_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
