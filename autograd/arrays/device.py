@@ -164,12 +164,13 @@ def to_host(x: Any) -> np.ndarray:
 
 def move(host: np.ndarray, like: Any) -> Any:
     """Copy `host` to the device of `like`; in a dry run, return an array with its shape only."""
-    if type(like) is Shaped and not like.absent:
+    kind = type(like)
+    if kind is Shaped and not like.absent:
         return shape_only(host)
-    if not _find_device(type(like)):
+    if kind is np.ndarray or not _find_device(kind):
         return host
     refuse("a host array was copied to the device", "make it an argument of the step, or move it before")
-    return _registered[type(like)].from_host(host)
+    return _registered[kind].from_host(host)
 
 
 def is_device(x: Any) -> bool:

@@ -45,7 +45,7 @@ _ARITHMETIC = frozenset((
 _PLAIN = frozenset((np.memmap, np.recarray, Guarded))
 
 
-def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None:
+def require_plain_array(x: Any, what: str = "", *, stored: bool = False, numbers: bool = True) -> None:
     """Raise unless an array means its numbers alone, so that it may be an operand, or with `stored` a part of a file.
 
     Parameters
@@ -56,6 +56,8 @@ def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None
         The start of the message, such as "save: entry 'v'".
     stored : bool
         Whether texts, dates and time spans are plain, too, and the fix is one for a file.
+    numbers : bool
+        Whether the dtype is looked at.
 
     Raises
     ------
@@ -75,10 +77,6 @@ def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None
     x: an array of dtype [('mass', '<f4'), ('charge', '<i2')] was given; needed: numbers or booleans
       fix: x['mass'], one field
     """
-    _require(x, what, True, stored)
-
-
-def _require(x: Any, what: str, numbers: bool, stored: bool) -> None:
     kind = type(x)
     found = _dtype_fault(x.dtype, stored) if numbers and x.dtype.kind not in "biufc" else None
     if found is None and kind is not np.ndarray:
@@ -110,7 +108,7 @@ def _require_parts(x: Any, what: str, numbers: bool) -> None:
     if hasattr(kind, "__array__") and not hasattr(kind, "__array_ufunc__"):  # neither NumPy's nor like a Tensor
         what, x = what or f"given {kind.__name__}", _as_given(x)
     if isinstance(x, np.ndarray | np.generic) and (numbers or type(x) is not np.ndarray):
-        _require(x, what, numbers, False)
+        require_plain_array(x, what, numbers=numbers)
 
 
 def _as_given(x: Any) -> Any:

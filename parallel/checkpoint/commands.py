@@ -32,7 +32,7 @@ from . import disk
 from .boxes import elements
 from .directory import Directory
 from .loading import FileSource, StoredValue, newest
-from .manifest import Manifest, Value, dtype_text
+from .manifest import Manifest, Value
 from .tree import name_below
 
 __all__ = ["differences", "main", "merge"]
@@ -461,7 +461,7 @@ def merge(
         kind = _TYPES.get(dtypes[name].name)
         size = dtypes[name].itemsize * elements(tuple((0, n) for n in shape))
         if kind is None:
-            about[f"dtype {name}"] = dtype_text(dtypes[name])
+            about[f"dtype {name}"] = disk.dtype_text(dtypes[name])
             stored, shape = disk.stored_as(dtypes[name], shape)
             kind = disk.NAMES[stored]
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + size]}

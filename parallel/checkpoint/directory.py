@@ -189,7 +189,8 @@ class Directory:
             Another process writes into it, or it cannot be made.
         """
         try:
-            os.makedirs(self.path, exist_ok=True)
+            if not os.path.isdir(self.path):
+                os.makedirs(self.path, exist_ok=True)
             with _making:
                 number = self._open_lock()
                 status = os.fstat(number)

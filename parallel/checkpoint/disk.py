@@ -26,9 +26,9 @@ from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "DTYPES", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "name_of",
+    "CHECKSUM", "DTYPES", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "dtype_text", "header_of", "make_durable",
     "opened", "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as",
-    "usual_digest", "write_data", "write_text",
+    "value_digest", "write_data", "write_text",
 ]  # fmt: skip
 
 
@@ -73,6 +73,11 @@ NO_CHECKSUM = "0" * len(usual_digest(b""))
 """A text of the same length as a checksum."""
 
 
+def value_digest(array: Any) -> str:
+    """The digest of a host array, its shape and dtype."""
+    return f"{array.dtype.str}{array.shape}{usual_digest(storable(array))}"
+
+
 def bytes_of(array: Any) -> memoryview:
     """The bytes of a contiguous array."""
     return memoryview(array.reshape(-1).view(np.uint8))
@@ -99,16 +104,18 @@ def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     >>> stored_as(np.dtype("float32"), (2, 3)), stored_as(np.dtype("<U4"), (2,))
     (('float32', (2, 3)), ('uint8', (2, 16)))
     """
-    if (name := name_of(dtype)) in NAMES:
+    if (name := dtype_text(dtype)) in NAMES:
         return name, tuple(shape)
     if dtype == np.complex128:
         return "float64", (*shape, 2)
     return "uint8", (*shape, dtype.itemsize)
 
 
-def name_of(dtype: Any) -> str:
-    """The name of a dtype, which NumPy would put together anew at each call."""
-    return _NAME_OF.get(dtype) or str(dtype.name)
+def dtype_text(dtype: Any) -> str:
+    """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
+    if dtype in _NAME_OF:  # NumPy would put it together anew at each call
+        return _NAME_OF[dtype]
+    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else dtype.name)
 
 
 def storable(array: Any) -> Any:
@@ -140,7 +147,8 @@ def write_data(path: str, arrays: Mapping[str, Any], about: Mapping[str, str]) -
             point("sync data", path)
             with open(folder.opened(name), "rb") as file:
                 os.fsync(file.fileno())
-                return offsets(file, os.fstat(file.fileno()).st_size, path)
+                header = header_of(file, os.fstat(file.fileno()).st_size, path)
+                return {name: (begin, end) for name, (_, _, begin, end) in header.items()}
     except CheckpointError:
         raise
     except Exception as error:  # safetensors has errors of its own for those of the system
@@ -159,11 +167,6 @@ def point(name: str, path: str | None = None) -> None:
     """Announce a step of writing, to a file or a directory, at which a fault can be injected."""
     if faults.listeners.by_thread:
         faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
-
-
-def offsets(file: Any, size: int, path: Any) -> dict[str, tuple[int, int]]:
-    """The bytes of each array in a safetensors file."""
-    return {name: (begin, end) for name, (_, _, begin, end) in header_of(file, size, path).items()}
 
 
 def header_of(file: Any, size: int, path: Any) -> dict[str, tuple[str, tuple[int, ...], int, int]]:

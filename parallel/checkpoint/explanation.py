@@ -87,7 +87,7 @@ def explain(objects: Any) -> Explanation:
         found = encode(named, prepare=after_first_step)
         group = state.distribution.group()
         ranks = int(group.size)
-        entries = share_of(found.pieces, ranks, None).entries
+        entries = share_of(found.pieces, ranks)
         stages = number_of_stages()
     held = sum(piece.array.dtype.itemsize * int(piece.array.size) for piece, _ in found.pieces.values())
     written = sum(entry.array.dtype.itemsize * elements(entry.box) for entry in entries)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from autograd.errors import (
     ShapeError,
     warn,
 )
+from autograd.layouts.layout import Layout
 from autograd.machine import environment_of_bits
 from autograd.nn import Module
 from autograd.nn.saving import prepares, restored_on_error
@@ -31,8 +31,9 @@ from . import disk
 from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
 from .manifest import Manifest, Value, refuse
-from .ownership import key_of, place_of
+from .ownership import Placement, placement_of
 from .pieces import Stretch, equal_to, meeting
+from .replicas import exchanged
 from .tree import Decoder, objects_of, on_its_mesh, parts_at
 
 __all__ = [
@@ -79,14 +80,14 @@ class Source:
 
     def value(self, key: str) -> StoredValue:
         """A value, of which nothing is read yet."""
-        return StoredValue(self, key, self.manifest.values[key])
+        return StoredValue(self, key)
 
     def piece(self, key: str, i: int, value: Value) -> Any:
         """Read a piece, and compare its checksum."""
         p = value.pieces[i]
-        flat = np.empty(p.end - p.begin, np.uint8)
+        flat, shape = np.empty(p.end - p.begin, np.uint8), [end - begin for begin, end in p.box]
         self.read(key, i, p, flat)
-        return flat.view(value.file_dtype).reshape(shape_of(p.box))
+        return flat.view(value.file_dtype).reshape(shape)
 
     def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
         """Read a whole piece into an array of bytes, and compare its checksum."""
@@ -194,17 +195,20 @@ def _is_of(key: str, paths: Set[str]) -> bool:
 class StoredValue(Stored):
     """A value in the files of a checkpoint, in a shape that may split or merge dimensions of the one that was saved."""
 
-    def __init__(self, source: Source, key: str, value: Value, shape: tuple[int, ...] | None = None):
-        self.source, self.key, self.saved = source, key, value
-        self.shape = value.shape if shape is None else shape
-        self.dtype = value.numpy_dtype
+    def __init__(self, source: Source, key: str, shape: tuple[int, ...] | None = None):
+        self.source, self.key, self.saved = source, key, source.manifest.values[key]
+        self.shape = self.saved.shape if shape is None else shape
         self.ndim, self.size = len(self.shape), math.prod(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.saved.numpy_dtype
 
     def reshaped(self, shape: tuple[int, ...]) -> StoredValue | None:
         shape = tuple(int(n) for n in shape)
         if refined(self.saved.shape, shape) is None:
             return None
-        return StoredValue(self.source, self.key, self.saved, shape)
+        return StoredValue(self.source, self.key, shape)
 
     def __getitem__(self, box: Any) -> Any:
         box = () if box is Ellipsis else box
@@ -293,7 +297,7 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
     if group.dry:
         raise OptionError("checkpoint.load was called in a dry world, which has no values\n  fix: load in a real one")
     of = f"checkpoint.load of step {step}"
-    if not isinstance(objects, Mapping):
+    if not isinstance(objects, dict | Mapping):
         objects = {"state": objects}
     with disk.Reader(directory.of_step(step)) as reader:
         told: dict[str, Any] = {}
@@ -305,8 +309,10 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             # Memory that is taken in one piece and freed: the arrays that are read next take it, with large pages
             # throughout, if the process keeps what it frees (`kernels.keep_freed_memory`). Taken one by one from the
             # system, each has small pages at its ends, which take as long as all the large ones.
-            with suppress(MemoryError):
+            try:
                 np.empty(manifest.size // group.size, np.uint8)
+            except MemoryError:
+                pass
             commits, others, values, unnamed = prepared(known, source)
             told |= source.report(known.keys(), unnamed)
         with together({}, of):
@@ -364,7 +370,7 @@ def prepared(
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
     is_same = mesh == manifest.mesh and group.size == len(manifest.classes)
     place = manifest.classes[group.index] if is_same else None
-    decoder = Decoder(partial(_value, source), place, manifest.classes)
+    decoder = Decoder(partial(_value, source, {}), place, manifest.classes)
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
@@ -419,11 +425,17 @@ def _is_state(code: Any) -> bool:
     return isinstance(code, dict) and "state" in code
 
 
-def _value(source: Source, path: str, like: Any) -> Any:
-    """A value of the tree: not read yet for what has a layout, or is a part of a module; else its array."""
-    values = source.manifest.values
-    place = place_of(like.layout) if isinstance(like, Piece) and like.layout is not None else {}
-    key = key_of(path, place) if place else path
+def _value(source: Source, placements: dict[Layout, Placement], path: str, like: Any) -> Any:
+    """A value of the tree: not read yet for what has a layout, or is a part of a module; else its array.
+
+    `placements` gets those of the layouts that were met.
+    """
+    values, place, key = source.manifest.values, {}, path
+    if isinstance(like, Piece) and like.layout is not None:
+        at = placements.get(like.layout)
+        if at is None:
+            at = placements[like.layout] = placement_of(like.layout)
+        place, key = at.place, path + at.suffix
     if key not in values and place and path in values:
         key = path  # it was one value for all ranks
     sizes = dict(zip(like.layout.grid.names, like.layout.grid.sizes, strict=True)) if place else {}
@@ -442,31 +454,32 @@ def _value(source: Source, path: str, like: Any) -> Any:
     return found if isinstance(like, Piece) else found[...]
 
 
-@contextmanager
-def together(mine: dict[str, Any], of: str) -> Iterator[list[dict[str, Any]]]:
+class together:
     """A block that fails on all ranks of the mesh if it fails on one.
 
-    The list that it yields has, when the block has ended, what each rank has put into `mine`.
+    The list that it gives has, when the block has ended, what each rank has put into `mine`.
     """
-    group = state.distribution.group()
-    everyone: list[dict[str, Any]] = []
-    if group.size == 1:
-        yield everyone
-        everyone.append(mine)
-        return
-    error: Exception | None = None
-    try:
-        yield everyone
-    except Exception as failure:
-        error = failure
-    is_damage = isinstance(error, DamagedCheckpoint)
-    code = {**mine, "error": error and f"{type(error).__name__}: {error}", "damage": is_damage}
-    everyone += [json.loads(each) for each in group.exchange(json.dumps(code).encode(), of=of)]
-    if error is not None:
-        raise error
-    for rank, each in zip(group.ranks, everyone, strict=True):
-        if each["error"] is not None:
-            kind = DamagedCheckpoint if each["damage"] else CheckpointError
-            raise kind(
-                f"{of}: rank {rank} could not load it, and so nothing was changed on any rank: {each['error']}"
-            )
+
+    def __init__(self, mine: dict[str, Any], of: str):
+        self.mine, self.of, self.group = mine, of, state.distribution.group()
+        self.everyone: list[dict[str, Any]] = []
+
+    def __enter__(self) -> list[dict[str, Any]]:
+        return self.everyone
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if error is not None and (self.group.size == 1 or not isinstance(error, Exception)):
+            return
+        if self.group.size == 1:
+            self.everyone.append(self.mine)
+            return
+        is_damage = isinstance(error, DamagedCheckpoint)
+        code = {**self.mine, "error": error and f"{type(error).__name__}: {error}", "damage": is_damage}
+        self.everyone += exchanged(self.group, json.dumps(code), self.of)
+        if error is None:
+            for rank, each in zip(self.group.ranks, self.everyone, strict=True):
+                if each["error"] is not None:
+                    raise (DamagedCheckpoint if each["damage"] else CheckpointError)(
+                        f"{self.of}: rank {rank} could not load it, and so nothing was changed on any rank: "
+                        f"{each['error']}"
+                    )

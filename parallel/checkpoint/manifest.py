@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,11 @@ from autograd.digests import blake2b
 from autograd.errors import CheckpointError, DamagedCheckpoint, printable
 
 from .boxes import Box, elements, meet
-from .disk import DTYPES, name_of, opened
+from .disk import DTYPES, dtype_text, opened
 from .pieces import Pieces, Stretch, are_apart, numbers_of
 
 __all__ = [
-    "DEEPEST", "FORMAT", "Manifest", "NAME", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
-    "refuse_meeting",
+    "DEEPEST", "FORMAT", "Manifest", "NAME", "Value", "entry_name", "place_suffix", "refuse", "refuse_meeting",
 ]  # fmt: skip
 
 NAME = "manifest.json"
@@ -123,7 +122,7 @@ class Manifest:
         values = ",\n".join([
             "  " + _text_of({path: {
                 "shape": v.shape, "dtype": v.dtype, "layout": v.layout, **({"place": v.place} if v.place else {}),
-                "pieces": [[p.file, p.begin, p.end, p.box, p.checksum] for p in v.pieces],
+                "pieces": list(map(_LINE, v.pieces)),
             }})[1:-1] for path, v in self.values.items()
         ])  # fmt: skip
         body = _text_of(self.head())[:-1] + ', "values": {\n' + values + "\n}}"
@@ -177,19 +176,20 @@ class Manifest:
         if code["format"] != FORMAT:
             refuse(folder, NAME, f"its format is {code['format']!r}; this version reads {FORMAT!r}")
         files = [(_file_name(name, folder), size) for name, size in code["files"]]
-        _numbers([size for _, size in files])
+        sizes = np.array(_numbers([size for _, size in files]), np.int64)
         if len(dict(files)) < len(files):
             refuse(folder, NAME, "it has a file twice")
-        sizes = np.array([size for _, size in files], np.int64)
         values: dict[str, Value] = {}
-        numbers = [np.empty((0, 3), np.int64)]
         for path, each in lines:  # some values at a time are there as JSON
             if path in values:
                 raise ValueError("an object that has a key twice")
-            values[path] = _value(path, each, files, sizes, numbers, folder)
-        _refuse_overlaps(values, numbers, files, folder)
+            values[path] = _value(path, each, files, sizes, folder)
+        _refuse_overlaps(values, files, folder)
         step, mesh, tree, classes, about = itemgetter("step", "mesh", "tree", "classes", "about")(code)
         _require((dict, mesh), (dict, tree), (dict, about), (list, classes), (str, code["checksum"]))
+        labels = [label for x in values.values() for label in x.layout.values()]
+        sums = [p.checksum for x in values.values() if type(x.pieces) is tuple for p in x.pieces]
+        _require(*zip(repeat(str), labels + sums))
         _numbers([step, *mesh.values(), *classes])
         if not classes or set(classes) != set(range(max(classes) + 1)):
             refuse(folder, NAME, "its classes of ranks are not numbered")
@@ -198,6 +198,7 @@ class Manifest:
         return cls(step, tree, values, files, mesh, classes, code["checksum"], about)
 
 
+_LINE = attrgetter("file", "begin", "end", "box", "checksum")  # of a piece
 _BEFORE, _AFTER = b'"manifest":\n', b"\n}\n"  # around what the digest is of
 
 
@@ -295,15 +296,8 @@ def _dtype(name: Any) -> Any:
     return found
 
 
-def dtype_text(dtype: Any) -> str:
-    """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
-    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else name_of(dtype))
-
-
-def _value(
-    path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, numbers: list[Any], folder: str
-) -> Value:
-    """A value of a manifest. The numbers of its pieces are added to those of the others."""
+def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, folder: str) -> Value:
+    """A value of a manifest."""
     shape, dtype = _numbers(code["shape"]), _dtype(code["dtype"])
     extents = math.prod(filter(None, shape))
     if (
@@ -313,13 +307,10 @@ def _value(
         refuse(folder, path, f"it has shape {shape} and dtype {code['dtype']!r}, which no array of a checkpoint has")
     layout, place = code["layout"], code.get("place", {})
     _require((list, code["pieces"]), (dict, layout), (dict, place))
-    pieces = _pieces(path, code["pieces"], shape, dtype, files, sizes, folder)
-    _require(*zip(repeat(str), layout.values()))
+    pieces, held = _pieces(path, code["pieces"], shape, dtype, files, sizes, folder)
     if place and not (_numbers(place.values()) and path.endswith(place_suffix(place))):
         refuse(folder, path, f"it has the place {place}, which its name does not have")
-    numbers.append(numbers_of(pieces))
-    _, begins, ends = numbers[-1].T
-    missing = math.prod(shape) - sum((ends - begins).tolist()) // dtype.itemsize
+    missing = math.prod(shape) - held // dtype.itemsize
     if missing:
         fault = f"{missing} elements are missing" if missing > 0 else f"{-missing} elements are there twice"
         refuse(folder, path, f"its pieces are not the whole value of shape {shape}: {fault}")
@@ -334,14 +325,14 @@ _FEW = 3  # pieces, of which objects take no more memory than an array
 def _pieces(
     path: str, code: list[Any], shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], sizes: Any,
     folder: str,
-) -> Sequence[Stretch]:  # fmt: skip
-    """The pieces of a value, all at once, or one after another if there are few or one is wrong."""
+) -> tuple[Sequence[Stretch], int]:  # fmt: skip
+    """The pieces of a value, all at once, or one after another if there are few or one is wrong; and their bytes."""
     if len(code) > _FEW:
         with suppress(ValueError, TypeError, OverflowError):
             found = Pieces.of_code(code, len(shape))
             if found.are_right(shape, dtype.itemsize, sizes):
-                return found
-    pieces = []
+                return found, sum((found.numbers[:, 2] - found.numbers[:, 1]).tolist())
+    pieces, held = [], 0
     for file, begin, end, box, checksum in code:
         part = tuple(map(tuple, box))
         _numbers([file, begin, end, *chain.from_iterable(part)])
@@ -354,9 +345,9 @@ def _pieces(
             refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
         if count * dtype.itemsize != end - begin:
             refuse(folder, path, f"a piece of {count} elements of {dtype} has {end - begin} bytes")
-        _require((str, checksum))
         pieces.append(Stretch(file, begin, end, part, checksum))
-    return tuple(pieces)
+        held += end - begin
+    return tuple(pieces), held
 
 
 _KINDS: dict[str, type] = {
@@ -413,7 +404,13 @@ def _refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -
 
 
 def place_suffix(place: Mapping[str, int]) -> str:
-    """The end of the name of a value that is one of several; see `ownership.key_of`."""
+    """The end of the name of a value that is one of several.
+
+    Examples
+    --------
+    >>> place_suffix({}), place_suffix({"dp": 2})
+    ('', '@dp=2')
+    """
     return "@" + ",".join(f"{axis}={k}" for axis, k in place.items()) if place else ""
 
 
@@ -443,15 +440,15 @@ def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:
             open_.append(p)
 
 
-def _refuse_overlaps(values: Mapping[str, Value], places: list[Any], files: list[tuple[str, int]], folder: str) -> None:
-    """Raise CheckpointError if two pieces share bytes of a file, given the numbers of those of each value."""
-    paths = ["", *values]
-    numbers = np.concatenate(places)
-    owners = np.repeat(np.arange(len(paths)), list(map(len, places)))
+def _refuse_overlaps(values: Mapping[str, Value], files: list[tuple[str, int]], folder: str) -> None:
+    """Raise CheckpointError if two pieces share bytes of a file."""
+    paths, places = [*values], [value.pieces for value in values.values()]
+    numbers = numbers_of(*places)
+    owners = np.arange(len(paths)).repeat(np.array([*map(len, places)], np.int64))
     order = np.lexsort((numbers[:, 2], numbers[:, 1], numbers[:, 0]))
     order = order[numbers[order, 1] < numbers[order, 2]]
     one, two = order[:-1], order[1:]
-    wrong = np.flatnonzero((numbers[one, 0] == numbers[two, 0]) & (numbers[one, 2] > numbers[two, 1]))
+    (wrong,) = ((numbers[one, 0] == numbers[two, 0]) & (numbers[one, 2] > numbers[two, 1])).nonzero()
     if len(wrong):
         i, k = one[wrong[0]], two[wrong[0]]
         refuse(

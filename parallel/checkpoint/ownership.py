@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
 from autograd.errors import MeshError
@@ -19,8 +18,7 @@ from .boxes import Box, cut, whole_box, within
 from .manifest import place_suffix
 
 __all__ = [
-    "Entry", "Placement", "Share", "entry_of", "key_of", "name_of_replicas", "place_of", "placement_of", "share_of",
-    "whole_entry",
+    "Entry", "Placement", "entry_of", "name_of_replicas", "placement_of", "share_of", "whole_entry",
 ]  # fmt: skip
 
 _LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
@@ -50,29 +48,6 @@ class Entry:
     array: Any
 
 
-def place_of(layout: Layout) -> dict[str, int]:
-    """This rank's coordinates along the axes on which each rank has a value of its own.
-
-    The stages of a pipeline have different parameters under different names, not several values under one name.
-    """
-    found, grid = {}, layout.grid
-    for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
-        if size > 1 and (label is V or label is P) and axis not in state.distribution.stage_axes:
-            found[axis] = int(at)
-    return found
-
-
-def key_of(path: str, place: Mapping[str, int]) -> str:
-    """The name of a value in a checkpoint.
-
-    Examples
-    --------
-    >>> key_of("model/weight", {}), key_of("model/weight", {"dp": 2})
-    ('model/weight', 'model/weight@dp=2')
-    """
-    return path + place_suffix(place) if place else path
-
-
 class Placement(NamedTuple):
     """The place of this rank among those that have the values of a layout."""
 
@@ -82,25 +57,33 @@ class Placement(NamedTuple):
     holds: bool  # whether this rank has a copy
     is_divided: bool  # whether it has a part: a label is a Shard
     name: str  # that of the ranks with this one's copies
-    place: dict[str, int]  # see `place_of`
+    place: dict[str, int]  # along the axes on which each rank has a value of its own
+    suffix: str  # of the name of such a value in a checkpoint
     labels: dict[str, str]
 
 
 def placement_of(layout: Layout) -> Placement:
-    """The `Placement` of this rank for a layout."""
-    axes, k, replicas, holds, grid = [], 0, 1, True, layout.grid
+    """The `Placement` of this rank for a layout.
+
+    The stages of a pipeline have different parameters under different names, not several values under one name.
+    """
+    axes, place, k, replicas, holds, is_divided, grid = [], {}, 0, 1, True, False, layout.grid
     for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
-        if size == 1 or type(label) is Shard or label is V or label is P:
+        if type(label) is Shard:
+            is_divided = True
+        elif size == 1:
             continue
-        if isinstance(label, Rooted):
+        elif label is V or label is P:
+            if axis not in state.distribution.stage_axes:
+                place[axis] = int(at)
+        elif isinstance(label, Rooted):
             holds = holds and label.root == at
-            continue
-        axes.append(axis)
-        k, replicas = k * size + int(at), replicas * size
+        else:
+            axes.append(axis)
+            k, replicas = k * size + int(at), replicas * size
     labels = dict(zip(grid.names, map(repr, layout.labels), strict=True))
     name = name_of_replicas(layout, axes)
-    is_divided = any(type(label) is Shard for label in layout.labels)
-    return Placement(tuple(axes), k, replicas, holds, is_divided, name, place_of(layout), labels)
+    return Placement(tuple(axes), k, replicas, holds, is_divided, name, place, place_suffix(place), labels)
 
 
 def name_of_replicas(layout: Layout, axes: Sequence[str]) -> str:
@@ -110,24 +93,7 @@ def name_of_replicas(layout: Layout, axes: Sequence[str]) -> str:
     return f"{'*'.join(axes)} of {', '.join(others)}"
 
 
-@dataclass(frozen=True)
-class Share:
-    """The part that this rank writes, and the digests by which ranks compare values of which they have copies.
-
-    Attributes
-    ----------
-    entries : list of Entry
-    copies : dict of str to (dict of str to str)
-        By the ranks that have the same values: the digest of each, by path.
-    """
-
-    entries: list[Entry]
-    copies: dict[str, dict[str, str]]
-
-
-def share_of(
-    pieces: Mapping[str, tuple[Piece, Placement]], ranks: int, digest: Callable[[Any], str] | None
-) -> Share:
+def share_of(pieces: Mapping[str, tuple[Piece, Placement]], ranks: int) -> list[Entry]:
     """The part of its pieces that this rank writes.
 
     Values with the same replicas are cut, one after another as if they were one, into as many equal shares as there
@@ -142,7 +108,6 @@ def share_of(
     """
     here = state.grid
     classes: dict[tuple[str, ...], list[tuple[Entry, int, int]]] = {}
-    copies: dict[str, dict[str, str]] = {}
     for path in sorted(pieces):
         piece, at = pieces[path]
         layout = piece.layout
@@ -153,13 +118,9 @@ def share_of(
                 "this\n"
                 "  fix: call it inside `with mesh:`, on all ranks"
             )
-        entry = entry_of(path, piece, at)
-        if entry is None:
-            continue
-        classes.setdefault(at.axes, []).append((entry, at.k, at.replicas))
-        if digest is not None and at.replicas > 1:
-            copies.setdefault(at.name, {})[path] = digest(to_host(piece.array))
-    return Share([part for members in classes.values() for part in _shares(members)], copies)
+        if (entry := entry_of(path, piece, at)) is not None:
+            classes.setdefault(at.axes, []).append((entry, at.k, at.replicas))
+    return [part for members in classes.values() for part in _shares(members)]
 
 
 def entry_of(path: str, piece: Piece, at: Placement) -> Entry | None:
@@ -180,7 +141,7 @@ def entry_of(path: str, piece: Piece, at: Placement) -> Entry | None:
         require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
         whole, slices = place_in_whole(local, layout)
         shape, box = tuple(map(int, whole)), tuple([(int(s.start), int(s.stop)) for s in slices])
-    return Entry(key_of(path, at.place), shape, at.labels, at.place, box, array)
+    return Entry(path + at.suffix, shape, at.labels, at.place, box, array)
 
 
 def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -109,11 +110,16 @@ class Pieces(Sequence[Stretch]):
         return bool((np.prod(self.lasts - self.firsts, axis=1) * itemsize == end - begin).all())
 
 
-def numbers_of(pieces: Sequence[Stretch]) -> Any:
-    """The file and the bytes of each piece, [pieces, 3]."""
-    if type(pieces) is Pieces:
-        return pieces.numbers[:, :3]
-    return np.array([(p.file, p.begin, p.end) for p in pieces], np.int64).reshape(-1, 3)
+def numbers_of(*values: Sequence[Stretch]) -> Any:
+    """The file and the bytes of each piece of some values, [pieces, 3]."""
+    found = [np.empty((0, 3), np.int64)]
+    for pieces in values:
+        rows = pieces.numbers[:, :3] if type(pieces) is Pieces else np.array([*map(_NUMBERS, pieces)], np.int64)
+        found.append(rows.reshape(-1, 3))
+    return np.concatenate(found)
+
+
+_NUMBERS = attrgetter("file", "begin", "end")
 
 
 def meeting(pieces: Sequence[Stretch], box: Box) -> list[int]:

@@ -11,10 +11,10 @@ from autograd.arrays.shape_only import is_absent
 from autograd.digests import blake2b
 from autograd.whole import Piece
 
-from . import disk
+from .disk import value_digest
 from .ownership import Placement
 
-__all__ = ["Difference", "copies_of", "differ", "differences", "digest_of_text", "ranks_text", "value_digest"]
+__all__ = ["Difference", "copies_of", "differ", "differences", "digest_of_text", "exchanged", "ranks_text"]
 
 
 class Difference(NamedTuple):
@@ -55,14 +55,15 @@ class Difference(NamedTuple):
         return None not in self.digests and 2 * len(self.usual) > len(self.ranks)
 
 
-def value_digest(array: Any) -> str:
-    """The digest of a host array, its shape and dtype."""
-    return f"{array.dtype.str}{array.shape}{disk.usual_digest(disk.storable(array))}"
-
-
 def digest_of_text(text: str) -> str:
     """A short digest of a text."""
     return str(blake2b(text.encode(), digest_size=12).hexdigest())
+
+
+def exchanged(group: Any, text: str, of: str) -> list[Any]:
+    """The JSON values of all ranks, given the text of this one's. All ranks call it."""
+    found: list[Any] = json.loads(f"[{','.join([each.decode() for each in group.exchange(text.encode(), of=of)])}]")
+    return found
 
 
 def copies_of(pieces: Mapping[str, tuple[Piece, Placement]]) -> dict[str, dict[str, str]]:
@@ -83,7 +84,7 @@ def differ(told: list[dict[str, str]]) -> bool:
 
 def differences(copies: Mapping[str, Mapping[str, str]], group: Any, of: str) -> list[Difference]:
     """The values that differ, in the same order on all ranks. All ranks call it, with the result of `copies_of`."""
-    told = [json.loads(each) for each in group.exchange(json.dumps(copies).encode(), of=of)]
+    told = exchanged(group, json.dumps(copies), of)
     found = []
     for name in sorted({name for each in told for name in each}):
         members = [(int(rank), each[name]) for rank, each in zip(group.ranks, told, strict=True) if name in each]

@@ -27,9 +27,9 @@ from collectives.transports.job import Replayed
 
 from . import disk
 from .directory import Directory
-from .manifest import NAME, Manifest, dtype_text, entry_name
-from .ownership import Entry, Share, share_of, whole_entry
-from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
+from .manifest import NAME, Manifest, entry_name
+from .ownership import Entry, share_of, whole_entry
+from .replicas import copies_of, differ, differences, digest_of_text, exchanged, ranks_text
 from .tree import Encoded, encode, merged, values_of
 
 __all__ = ["Save", "begin", "divided", "refuse_copies", "told_bytes"]
@@ -56,6 +56,8 @@ class Save:
     world : World
     epoch : int
         That of the world when the save began.
+    index, ranks : int
+        The place of this rank in the group, and the number of ranks.
     """
 
     directory: Directory
@@ -66,18 +68,10 @@ class Save:
     head: Manifest
     world: World
     epoch: int
+    index: int
+    ranks: int
     keep: int | None = None
     keep_every: int | None = None
-
-    @property
-    def index(self) -> int:
-        """The place of this rank."""
-        return int(self.group.index)
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return int(self.group.size)
 
     def copy_values(self, memory: list[Any]) -> None:
         """Replace arrays by copies on the host, in one block of memory, which the next save uses again.
@@ -108,10 +102,11 @@ class Save:
         arrays, lines = {}, []
         checksum = disk.checksum_named(self.head.checksum, self.folder)
         for entry in self.entries:
-            inside, host = entry_name(entry.key, entry.shape, entry.box), to_host(entry.array)
-            arrays[inside] = stored = disk.storable(host)
-            lines.append([inside, entry.key, entry.shape, dtype_text(host.dtype), entry.layout, entry.place, entry.box,
-                          checksum(stored)])  # fmt: skip
+            host = to_host(entry.array)
+            stored, dtype = disk.storable(host), disk.dtype_text(host.dtype)
+            found, inside = checksum(stored), entry_name(entry.key, entry.shape, entry.box)
+            arrays[inside] = stored
+            lines.append([inside, entry.key, entry.shape, dtype, entry.layout, entry.place, entry.box, found])
         path = f"{self.folder}/{name}"
         places = disk.write_data(path, arrays, {"format": "ringtape", "step": str(self.step)})
         told = {"file": name, "size": os.stat(path).st_size, "lines": lines, "places": places}
@@ -228,22 +223,25 @@ def begin(
     except RingtapeError as failure:
         mine.error = failure
     tree = json.dumps(mine.found.tree)
-    told = [json.loads(each) for each in group.exchange(mine.told(tree, step, group.index), of="checkpoint.save")]
+    told = exchanged(group, mine.told(tree, step, group.index), "checkpoint.save")
     try:
         _refuse(told, mine, group)
     except RingtapeError:
         if group.index == 0 and mine.folder:
             shutil.rmtree(mine.folder, ignore_errors=True)
         raise
-    entries, head = divided(mine.found, mine.share, [each["tree"] for each in told], step, group)
+    entries, head = divided(mine.found, mine.entries, [each["tree"] for each in told], step, group)
     folder = f"{directory.path}/{told[0]['folder']}"
     _refuse_invisible(folder, group)
     world = World.current()
-    return Save(directory, folder, step, group, entries, head, world, world.epoch, keep, keep_every)
+    return Save(
+        directory, folder, step, group, entries, head, world, world.epoch, int(group.index), int(group.size), keep,
+        keep_every,
+    )  # fmt: skip
 
 
 def divided(
-    found: Encoded, share: Share, digests: list[str], step: int, group: Any, of: str = "checkpoint.save"
+    found: Encoded, entries: list[Entry], digests: list[str], step: int, group: Any, of: str = "checkpoint.save"
 ) -> tuple[list[Entry], Manifest]:
     """The part of the state of all that this rank keeps, and the manifest without values, files and notes.
 
@@ -253,7 +251,7 @@ def divided(
     ----------
     found : Encoded
         The state of this rank.
-    share : Share
+    entries : list of Entry
         Its share of the values that have layouts.
     digests : list of str
         The digest of each rank's tree.
@@ -271,8 +269,7 @@ def divided(
         sent = group.exchange(tree, of=of)
         trees = [json.loads(sent[k]) for k in first]
     whole, own = merged(trees), classes[group.index]
-    entries = share.entries
-    if group.index == first[own]:
+    if found.arrays and group.index == first[own]:
         entries = entries + _own_arrays(found, whole, trees, own)
     grid = state.grid
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
@@ -311,7 +308,7 @@ def told_bytes(copies: int, step: int = 10**6) -> int:
     (50, 129)
     """
     mine = _Mine()
-    mine.share.copies.update((str(k), {}) for k in range(copies))
+    mine.copies = {str(k): {} for k in range(copies)}
     return len(mine.told("", step, 1))
 
 
@@ -319,29 +316,31 @@ class _Mine:
     """The part of this rank in a save, as far as it came."""
 
     def __init__(self) -> None:
-        self.found, self.share, self.folder = Encoded(), Share([], {}), ""
+        self.found, self.folder = Encoded(), ""
+        self.entries: list[Entry] = []
+        self.copies: dict[str, dict[str, str]] = {}
         self.error: RingtapeError | None = None
 
-    def told(self, tree: str, step: Any, index: int) -> bytes:
+    def told(self, tree: str, step: Any, index: int) -> str:
         """The text that all ranks get from this one. It is short, since each gets that of all: see `told_bytes`."""
         told: dict[str, Any] = {"step": step if isinstance(step, int) else 0, "tree": digest_of_text(tree)}
-        if self.share.copies:
+        if self.copies:
             told["copies"] = {
-                digest_of_text(key)[:12]: digest_of_text(json.dumps(each))[:16]
-                for key, each in self.share.copies.items()
+                digest_of_text(key)[:12]: digest_of_text(json.dumps(each))[:16] for key, each in self.copies.items()
             }
         if index == 0:
             told["folder"] = self.folder.rpartition("/")[2]
         if self.error is not None:
             told["error"] = str(self.error)
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(told, separators=(",", ":"))
 
     def collect(self, directory: Directory, objects: Any, step: Any, overwrite: bool, group: Any) -> None:
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
             raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
-        digest = None if group.size == 1 else value_digest
-        self.found = encode(objects if isinstance(objects, Mapping) else {"state": objects}, digest)
-        self.share = share_of(self.found.pieces, group.size, digest)
+        named = objects if isinstance(objects, dict | Mapping) else {"state": objects}
+        self.found = encode(named, None if group.size == 1 else disk.value_digest)
+        self.entries = share_of(self.found.pieces, group.size)
+        self.copies = {} if group.size == 1 else copies_of(self.found.pieces)
         if group.index == 0 and not is_replayed():
             self.folder = directory.begin(step, overwrite)
 
@@ -357,12 +356,12 @@ def _refuse(told: list[dict[str, Any]], mine: _Mine, group: Any) -> None:
         steps = ", ".join(str(each["step"]) for each in told)
         raise CheckpointError(f"checkpoint.save: the ranks save steps {steps}; needed: one step")
     if differ([each.get("copies", {}) for each in told]):
-        refuse_copies(mine.share, group)
+        refuse_copies(mine.copies, group)
 
 
-def refuse_copies(share: Share, group: Any, of: str = "checkpoint.save") -> NoReturn:
+def refuse_copies(copies: Mapping[str, Mapping[str, str]], group: Any, of: str = "checkpoint.save") -> NoReturn:
     """Raise ReplicaMismatch, with the first value of which ranks do not have the same, and these ranks."""
-    for each in differences(share.copies, group, of):
+    for each in differences(copies, group, of):
         raise ReplicaMismatch(
             f"{of}: {each.path} is one value for ranks {', '.join(map(str, each.ranks))} (axis "
             f"{each.axes!r}), and on {ranks_text(each.others)} it is another one; a checkpoint has it "
@@ -377,7 +376,7 @@ def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list
     """The arrays without layouts that the first rank of a class writes: those that no class before it has."""
     earlier = {path for tree in trees[:mine] for path in values_of(tree)}
     entries = []
-    for path in values_of(whole) if found.arrays else ():
+    for path in values_of(whole):
         name, _, k = path.rpartition("@")
         if path in found.arrays and path not in earlier:
             entries.append(whole_entry(path, found.arrays[path]))

@@ -112,8 +112,11 @@ def walked(objects: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     {'run': {'epoch': 3}, 'mixed': [None, 2]}
     """
     found: dict[str, Any] = {}
-    plain = {name: _without_objects(x, str(name), found) for name, x in objects.items()}
-    return found, {name: x for name, x in plain.items() if x is not _ABSENT}
+    plain: dict[str, Any] = {}
+    for name, x in objects.items():
+        if (rest := _without_objects(x, str(name), found)) is not _ABSENT:
+            plain[name] = rest
+    return found, plain
 
 
 def _without_objects(x: Any, path: str, found: dict[str, Any]) -> Any:
@@ -121,11 +124,13 @@ def _without_objects(x: Any, path: str, found: dict[str, Any]) -> Any:
 
     The rest of a mapping lacks the keys of objects. That of a list has None in their places.
     """
-    is_container = isinstance(x, Mapping | list | tuple)
-    if has_state(x) or not is_container and any(hasattr(x, name) for name in (*_GETS, *_SETS)):
-        found[path] = x  # of one with some of these methods `parts_of` says so, where all ranks hear of it
+    if has_state(x):
+        found[path] = x
         return _ABSENT
-    if not is_container:
+    if not isinstance(x, Mapping | list | tuple):
+        if any(hasattr(x, name) for name in (*_GETS, *_SETS)):
+            found[path] = x  # of which `parts_of` says what it lacks, where all ranks hear of it
+            return _ABSENT
         return x
     before = len(found)
     items = {
@@ -310,7 +315,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"names": [list(names) for names in x]}
     if isinstance(x, ByParameter):
         return {"by": {key: _code(each, below(path, key), found, digest) for key, each in zip(x.keys, x, strict=True)}}
-    if isinstance(x, Mapping):
+    if isinstance(x, dict | Mapping):
         for key in x:
             if not isinstance(key, str):
                 raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
@@ -479,7 +484,7 @@ class Decoder:
 
         Of the values of a module only those are taken that it has here: others are of other stages.
         """
-        if of_module and isinstance(code, dict) and "dict" in code and isinstance(like, Mapping):
+        if of_module and isinstance(code, dict) and "dict" in code and isinstance(like, dict | Mapping):
             code = {"dict": {key: each for key, each in code["dict"].items() if key in like}}
         if isinstance(code, list):
             return [self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(code)]

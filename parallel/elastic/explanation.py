@@ -104,7 +104,7 @@ def explain(objects: Any) -> ElasticCost:
         found = encode(named, prepare=after_first_step)
         group = state.distribution.group()
         ranks, stages = int(group.size), number_of_stages()
-        entries, share = what_is_here(found), share_of(found.pieces, ranks, None).entries
+        entries, share = what_is_here(found), share_of(found.pieces, ranks)
         values, expected = values_in(entries, found.arrays), expected_here(named)
         holding = Holding("replicas", 1, 0, found.tree, [], mesh_sizes(), int(group.index), expected, entries, values)
     head = len(holding.head())

@@ -26,9 +26,10 @@ from autograd.whole import Piece
 from collectives.checks.modes import is_due
 from collectives.faults.points import point
 
-from ..checkpoint.manifest import Value, dtype_text
+from ..checkpoint.disk import dtype_text, value_digest
+from ..checkpoint.manifest import Value
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
-from ..checkpoint.replicas import differ, digest_of_text, value_digest
+from ..checkpoint.replicas import copies_of, differ, digest_of_text, exchanged
 from ..checkpoint.saving import divided, refuse_copies
 from ..checkpoint.tree import Encoded, encode, encode_part, parts_of, walked, with_digests
 
@@ -325,14 +326,15 @@ class Copies:
         group: Any = state.distribution.group()
         found = encode(objects, None if group.size == 1 else value_digest)
         self.made += 1
-        share = share_of(found.pieces, group.size, value_digest if is_due(self.made, every=100) else None)
-        told = [json.loads(each) for each in group.exchange(json.dumps([
+        entries = share_of(found.pieces, group.size)
+        copies = copies_of(found.pieces) if is_due(self.made, every=100) else {}
+        told = exchanged(group, json.dumps([
             digest_of_text(json.dumps(found.tree)),
-            {key: digest_of_text(json.dumps(each)) for key, each in share.copies.items()},
-        ]).encode(), of=of)]  # fmt: skip
-        if differ([copies for _, copies in told]):
-            refuse_copies(share, group, of)
-        entries, head = divided(found, share, [tree for tree, _ in told], step, group, of)
+            {key: digest_of_text(json.dumps(each)) for key, each in copies.items()},
+        ]), of)  # fmt: skip
+        if differ([each for _, each in told]):
+            refuse_copies(copies, group, of)
+        entries, head = divided(found, entries, [tree for tree, _ in told], step, group, of)
         own = [copied(entry) for entry in entries]
         values = values_in([*_pieces(found), *entries])
         made = Holding("copies", step, epoch, head.tree, head.classes, head.mesh, int(group.index), {}, own, values)

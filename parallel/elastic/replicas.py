@@ -13,7 +13,7 @@ from autograd.engine.state import state
 from autograd.errors import OptionError, ReplicaMismatch, ReplicaWarning, typed_errors, warn
 from autograd.nn import Module
 
-from ..checkpoint.disk import bytes_of
+from ..checkpoint.disk import bytes_of, value_digest
 from ..checkpoint.ownership import name_of_replicas
 from ..checkpoint.replicas import (
     Difference,
@@ -21,8 +21,8 @@ from ..checkpoint.replicas import (
     differ,
     differences,
     digest_of_text,
+    exchanged,
     ranks_text,
-    value_digest,
 )
 from ..checkpoint.tree import encode, objects_of, on_a_mesh, parts_of
 
@@ -192,7 +192,7 @@ class Replicas:
 
 def _differ(copies: Mapping[str, Mapping[str, str]], group: Any) -> bool:
     mine = {name: digest_of_text(json.dumps(each)) for name, each in copies.items()}
-    return differ([json.loads(each) for each in group.exchange(json.dumps(mine).encode(), of=_CALL)])
+    return differ(exchanged(group, json.dumps(mine), _CALL))
 
 
 def _text(step: int, each: Difference) -> str:
