@@ -78,17 +78,16 @@ def seeds(outputs: Any, cotangents: Any, recording: Recording, start: int, end: 
         raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
     found: list[tuple[int, Tensor]] = []
     for y, given in zip(outputs, cotangents, strict=True):
-        ct = _seed(y, given)
-        place = _place_of_output(y, recording, start, end)
+        ct = given if _fits(y, given) else _seed(y, given)
+        is_here = y.tape is recording and start <= y.node < end and recording.nodes[y.node] is not None
+        place = y.node if is_here else _place_of_a_leaf(y, recording)
         if place is not None and ct is not None:
             found.append((place, ct))
     return found
 
 
-def _place_of_output(y: Tensor, recording: Recording, start: int, end: int) -> int | None:
-    """The place of an output; None if this rank's part depends on no leaf, but its communications must run."""
-    if y.tape is recording and start <= y.node < end and recording.nodes[y.node] is not None:
-        return y.node
+def _place_of_a_leaf(y: Tensor, recording: Recording) -> int | None:
+    """The place of a leaf as an output; None if this rank's part depends on none, but its communications must run."""
     if is_followed_leaf(y):
         place = place_in(y, recording)
         if place < 0 or recording.released(place):
@@ -103,9 +102,6 @@ def _place_of_output(y: Tensor, recording: Recording, start: int, end: int) -> i
 
 def _seed(y: Tensor, ct: Any) -> Tensor | None:
     """The cotangent of an output, as a Tensor of the dual layout; None where this rank holds no value."""
-    if _fits(y, ct):
-        found: Tensor = ct
-        return found
     if not isinstance(y, Tensor):
         raise TapeError(
             f"backward needs Tensors; {type(y).__name__} was given\n  fix: give backward the result of operations on "

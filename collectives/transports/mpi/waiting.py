@@ -82,7 +82,7 @@ class Waits:
                     raise
                 self.sends.popleft()  # the receiver has died, or the epoch is over
             started = self.started
-            while started and started[0].advance(_TESTS_AT_A_TIME):
+            while started and (started[0]._is_done or started[0].advance(_TESTS_AT_A_TIME)):
                 started.popleft()
         finally:
             self._reaping.release()
