@@ -314,8 +314,8 @@ def _inverse_of_lower(x: Any) -> Any:
     halves = np.zeros_like(x, shape=(2, *x.shape[:-2], k, k))
     halves[1, ..., -1, -1] = 1
     halves[0], halves[1, ..., : n - k, : n - k] = x[..., :k, :k], x[..., k:, k:]
-    a, c = _inverse_of_lower(halves)
-    c = c[..., : n - k, : n - k]
+    found = _inverse_of_lower(halves)
+    a, c = found[0], found[1, ..., : n - k, : n - k]
     y = np.zeros_like(x)
     y[..., :k, :k], y[..., k:, k:] = a, c
     y[..., k:, :k] = -(c @ x[..., k:, :k] @ a)
