@@ -25,8 +25,9 @@ def some(values: Iterable[Any], number: int) -> list[Any]:
 
     Random programs that see no planted fault which the first ones do not see too (`tests.mutants`) are slow.
     """
-    slow = pytest.mark.slow
-    return [value if i < number else pytest.param(value, marks=slow) for i, value in enumerate(values)]
+    found = list(values)
+    rest = (value if isinstance(value, tuple) else (value,) for value in found[number:])
+    return [*found[:number], *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
 
 
 def each(

@@ -20,6 +20,7 @@ from parallel import Column, DataParallel, RandomK, Row, parallelize
 
 from ..autograd.transforms.test_capture import bits
 from ..collectives.launch import launch_command
+from ..tables import some
 from .test_capture import batch, network
 
 CALLS = 42
@@ -106,7 +107,7 @@ KINDS: dict[str, Callable[[], Training]] = {
 }
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", some([3, 2], 1))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_step_is_verified_by_all_ranks_and_not_disturbed(
     kind: str, ranks: int, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +143,7 @@ APART: dict[str, tuple[Callable[[int, Any, Any], tuple[Any, ...]], list[int]]] =
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["first", "ranks"])
+@pytest.mark.parametrize("mode", some(["first", "ranks"], 1))
 @pytest.mark.parametrize("name", APART)
 def test_where_one_rank_does_not_replay_all_skip_the_call(
     name: str, mode: str, monkeypatch: pytest.MonkeyPatch

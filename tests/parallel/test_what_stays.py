@@ -24,7 +24,7 @@ from ..collectives.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MADE = 16
-ROUNDS, MOST_ROUNDS = 4, 60
+ROUNDS, MOST_ROUNDS = 3, 60
 NOISE = 24  # bytes for each; Python keeps freed tuples, whose memory is traced, so a round may leave more
 X = np.ones((6, 3))
 here = threading.local()
@@ -246,7 +246,7 @@ OF_ONE_PROCESS = frozenset(("modules", "copies", "keys", "archives", "safetensor
 
 @pytest.mark.parametrize(
     ("kind", "ranks"),
-    [(kind, 1 if kind in OF_ONE_PROCESS else 3) for kind in KINDS]
+    [(kind, 1 if kind in OF_ONE_PROCESS else 2) for kind in KINDS]
     + [pytest.param(kind, 1, marks=pytest.mark.slow) for kind in KINDS if kind not in OF_ONE_PROCESS],
 )
 def test_nothing_stays(tmp_path: Path, kind: str, ranks: int) -> None:
