@@ -297,7 +297,7 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
     if group.dry:
         raise OptionError("checkpoint.load was called in a dry world, which has no values\n  fix: load in a real one")
     of = f"checkpoint.load of step {step}"
-    if not isinstance(objects, dict | Mapping):
+    if not isinstance(objects, Mapping):
         objects = {"state": objects}
     with disk.Reader(directory.of_step(step)) as reader:
         told: dict[str, Any] = {}

@@ -62,8 +62,7 @@ def digest_of_text(text: str) -> str:
 
 def exchanged(group: Any, text: str, of: str) -> list[Any]:
     """The JSON values of all ranks, given the text of this one's. All ranks call it."""
-    found: list[Any] = json.loads(f"[{','.join([each.decode() for each in group.exchange(text.encode(), of=of)])}]")
-    return found
+    return [json.loads(each) for each in group.exchange(text.encode(), of=of)]
 
 
 def copies_of(pieces: Mapping[str, tuple[Piece, Placement]]) -> dict[str, dict[str, str]]:

@@ -337,7 +337,7 @@ class _Mine:
     def collect(self, directory: Directory, objects: Any, step: Any, overwrite: bool, group: Any) -> None:
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
             raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
-        named = objects if isinstance(objects, dict | Mapping) else {"state": objects}
+        named = objects if isinstance(objects, Mapping) else {"state": objects}
         self.found = encode(named, None if group.size == 1 else disk.value_digest)
         self.entries = share_of(self.found.pieces, group.size)
         self.copies = {} if group.size == 1 else copies_of(self.found.pieces)

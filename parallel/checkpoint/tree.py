@@ -315,7 +315,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"names": [list(names) for names in x]}
     if isinstance(x, ByParameter):
         return {"by": {key: _code(each, below(path, key), found, digest) for key, each in zip(x.keys, x, strict=True)}}
-    if isinstance(x, dict | Mapping):
+    if isinstance(x, Mapping):
         for key in x:
             if not isinstance(key, str):
                 raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
@@ -484,7 +484,7 @@ class Decoder:
 
         Of the values of a module only those are taken that it has here: others are of other stages.
         """
-        if of_module and isinstance(code, dict) and "dict" in code and isinstance(like, dict | Mapping):
+        if of_module and isinstance(code, dict) and "dict" in code and isinstance(like, Mapping):
             code = {"dict": {key: each for key, each in code["dict"].items() if key in like}}
         if isinstance(code, list):
             return [self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(code)]
@@ -554,7 +554,7 @@ class ByParameterOf(list[Any]):
 
 def _item(like: Any, i: Any) -> Any:
     """The present value at a place of a container, or None."""
-    if isinstance(like, dict | Mapping):
+    if isinstance(like, Mapping):
         return like.get(i)
     return like[i] if isinstance(like, list | tuple) and i < len(like) else None
 
