@@ -78,8 +78,6 @@ class Program:
             self._as_tables(first_write)
         else:
             self._as_calls(first_write)
-        k = len(self.steps) if self._first_change is None else self._first_change
-        self._before, self._after = tuple(self.steps[:k]), tuple(self.steps[k:])
 
     def _as_tables(self, first_write: int) -> None:
         """Make the steps: tables of calls, and calls of Python between them."""
@@ -324,17 +322,18 @@ class Program:
             A decision is another one, and something has changed.
         """
         try:
-            for step in self._before:
+            for step in self.steps[: self._first_change]:
                 step(frame)
         except Departed:
             raise
         except Exception as error:  # the step itself tells of it, or decides otherwise
             raise Departed from error
-        try:
-            for step in self._after:
-                step(frame)
-        except Departed as error:
-            raise CaptureError(_CHANGED) from error
+        if self._first_change is not None:
+            try:
+                for step in self.steps[self._first_change :]:
+                    step(frame)
+            except Departed as error:
+                raise CaptureError(_CHANGED) from error
 
 
 def _can_fail(node: Node) -> bool:
