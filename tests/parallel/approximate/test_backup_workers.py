@@ -175,14 +175,16 @@ def test_the_comparison_notices(fault: Callable[[Any], None], monkeypatch: Any) 
 
 
 # -- what ranks are told ---------------------------------------------------------------------------------------------
-def test_a_rank_that_is_never_used_is_told() -> None:
+def test_a_rank_that_is_never_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A rank that comes late goes on after the newest step, so nobody knows how often this one is dropped: once at least.
+    monkeypatch.setattr(backup_workers, "_PATIENCE", 1)
     # Warnings are those of a process: caught by a rank's thread, those of the ranks that return later would be lost.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         cc.run(run_and_compare, 3, 2, 12, "SGD", [(0, 1)] * 12)
     told = {str(each.message) for each in caught if each.category is GradientWarning}
     assert any("rank 2 were used in none of 12 steps" in text for text in told), told
-    assert any("rank 2 were dropped 10 times in a row and never used" in text for text in told), told
+    assert any("rank 2 were dropped 1 times in a row and never used" in text for text in told), told
 
 
 def _trained(mesh: Any, model: Any = None) -> Any:
