@@ -176,7 +176,7 @@ def test_the_comparison_notices(fault: Callable[[Any], None], monkeypatch: Any) 
 
 # -- what ranks are told ---------------------------------------------------------------------------------------------
 def test_a_rank_that_is_never_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A rank that comes late goes on after the newest step, so nobody knows how often this one is dropped: once at least.
+    # A rank that is late goes on after the newest step, so nobody knows how often this one is dropped: once at least.
     monkeypatch.setattr(backup_workers, "_PATIENCE", 1)
     # Warnings are those of a process: caught by a rank's thread, those of the ranks that return later would be lost.
     with warnings.catch_warnings(record=True) as caught:
