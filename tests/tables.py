@@ -23,7 +23,7 @@ Test = Callable[..., None]
 def some(values: Iterable[Any], number: int) -> list[Any]:
     """The parameters of a test: the first `number` values, and the others with the mark ``slow``.
 
-    Random programs that see no planted fault which the first ones do not see too (`tests.mutants`) are slow.
+    A tuple has the values of several parameters. The others repeat what the first ones prove, such as further seeds.
     """
     found = list(values)
     rest = (value if isinstance(value, tuple) else (value,) for value in found[number:])
@@ -66,7 +66,7 @@ def each(
             if failures:
                 raise BaseExceptionGroup(f"{len(failures)} of {len(of_group)} cases fail", failures)
 
-        run.cases_of = lambda group: [name(case) for case in groups[group]]  # type: ignore[attr-defined]
+        run.__dict__["cases_of"] = lambda group: [name(case) for case in groups[group]]  # `tests.mutants` asks
         return pytest.mark.parametrize(first, list(groups.values()), ids=list(groups))(run)
 
     return decorate

@@ -87,7 +87,7 @@ _TRTRS = {letter: getattr(_linalg.lapack, f"{name}trtrs") for letter, name in zi
 
 
 def _solve_triangular(a: Any, b: Any, transposed: bool, lower: bool, unit: bool) -> Any:
-    solve = _TRTRS.get(a.dtype.char) if a.dtype == b.dtype and a.ndim == 2 else None
+    solve = _TRTRS.get(a.dtype.char) if a.dtype == b.dtype and a.ndim == 2 and b.ndim in (1, 2) else None
     if solve is not None and b.size and a.shape[0] == a.shape[1] == b.shape[0]:
         # LAPACK's function itself, which has columns first; SciPy's takes four times as long where n is below 60
         if a.flags.f_contiguous:

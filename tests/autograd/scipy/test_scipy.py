@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy
@@ -171,6 +172,25 @@ def test_square_roots_of_indefinite_matrices_are_complex() -> None:
     a = a + a.T
     assert numpy.iscomplexobj(linalg.sqrtm(a))
     check_grads(linalg.sqrtm, modes=BOTH)(a)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", ">f8"])
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 0)], ids=str)
+def test_triangular_systems_have_the_bits_of_scipy(shape: tuple[int, ...], dtype: str) -> None:
+    rng = numpy.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype(dtype) for s in ((5, 5), shape))
+    for x in (a, numpy.asfortranarray(a), a[::-1, ::-1]):
+        for trans, lower, unit in itertools.product((0, 1), (False, True), (False, True)):
+            words = {"trans": trans, "lower": lower, "unit_diagonal": unit}
+            found = linalg.solve_triangular(ag.tensor(x), ag.tensor(b), **words).numpy()
+            assert found.tobytes() == scipy.linalg.solve_triangular(x, b, **words).tobytes()
+
+
+def test_triangular_systems_that_scipy_refuses() -> None:
+    singular = numpy.diag([1.0, 0.0, 1.0])
+    for a, b in ((singular, numpy.ones(3)), (numpy.eye(3), numpy.ones(4)), (numpy.ones((3, 2)), numpy.ones(3))):
+        with pytest.raises((ValueError, numpy.linalg.LinAlgError)):
+            linalg.solve_triangular(ag.tensor(a), ag.tensor(b))
 
 
 def test_triangular_systems_of_complex_numbers() -> None:
