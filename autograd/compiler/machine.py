@@ -23,8 +23,9 @@ from .build import check, compile_loops, compile_texts, is_available, is_compile
 from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
-__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
-           "is_available", "loop_of", "outer_strides", "product_row", "symbols_of", "ufunc_row", "walk"]  # fmt: skip
+__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Definition", "Operand", "Row", "Table", "Unsupported", "builtin",
+           "check", "compile_loops", "is_available", "loop_of", "outer_strides", "product_row", "symbols_of",
+           "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -162,10 +163,10 @@ class Table:
         given = np.zeros(count + 1, np.int64)
         head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
                          id(np.ndarray), _DATA, int(holds)], np.int64)  # fmt: skip
-        return _function(head.ctypes.data, (head, table, moves, given, *self._kept))
+        return builtin(_walker()[1], head.ctypes.data, (head, table, moves, given, *self._kept))
 
 
-class _Definition(ctypes.Structure):
+class Definition(ctypes.Structure):
     """CPython's PyMethodDef."""
 
     _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
@@ -179,7 +180,7 @@ def _walker() -> tuple[Any, Any]:
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
     ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols_of(*walker.NEEDED))
     called = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(walks)
-    return called, _Definition(b"run", entry, _FASTCALL, b"Run a table of calls.")
+    return called, Definition(b"run", entry, _FASTCALL, b"Run a table of calls.")
 
 
 def symbols_of(*names: str) -> dict[str, int]:
@@ -193,15 +194,14 @@ def symbols_of(*names: str) -> dict[str, int]:
     return found
 
 
-def _function(head: int, kept: Any) -> Callable[..., int]:
-    """The built-in function whose `self` is an address; it owns what is kept.
+def builtin(definition: Definition, head: int, kept: Any) -> Callable[..., Any]:
+    """The built-in function of a definition whose `self` is an address; it owns what is kept.
 
     Its definition, too: where two threads ask for the first one, each gets another, and the cache keeps one of them.
     """
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    _, definition = _walker()
-    made: Callable[..., int] = new(ctypes.addressof(definition), head, (definition, kept))
+    made: Callable[..., Any] = new(ctypes.addressof(definition), head, (definition, kept))
     return made
 
 

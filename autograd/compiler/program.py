@@ -20,15 +20,12 @@ from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
+from .steps import CHANGED, Lines, joined
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
 _MOST_NUMBERS = 4096
 _ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
-_CHANGED = (
-    "capture: a check of values found another result than in the recorded step, when the replay had changed something "
-    "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
-)
 
 
 class Program:
@@ -61,6 +58,23 @@ class Program:
         self.late: list[Node] = []  # those that may fail when something has changed
         self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
+        self.link()
+
+    def link(self) -> None:
+        """Make the steps the function that `run` calls."""
+        self._run = joined(self.steps, self._first_change, self.arguments)
+
+    def run(self, frame: Frame) -> None:
+        """Run the program.
+
+        Raises
+        ------
+        Departed
+            A decision on data is another one, or a call has failed, and nothing has changed.
+        CaptureError
+            A decision is another one, and something has changed.
+        """
+        self._run(frame)
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
@@ -189,7 +203,7 @@ class Program:
         for node in group.nodes:
             if _can_fail(node) and node.row in self.redo:
                 self.redo[node.row](frame)
-        raise CaptureError(_CHANGED)
+        raise CaptureError(CHANGED)
 
     def _add(self, table: Table, group: Group) -> None:
         """Add the call of a group to a table."""
@@ -265,24 +279,23 @@ class Program:
         walk = table.finish(self.arguments + 1)
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
-        nothing = np.zeros(1)
+        bases = [*(f"a{i}" for i in range(self.arguments)), "{none}" if self.memory.kind is None else "gradients"]
 
-        def step(frame: Frame) -> None:
-            found = walk(*frame.arguments, nothing if frame.gradients is None else frame.gradients)
-            if found:
-                if found < 0:
-                    if is_before:
-                        raise Departed
-                    self._fail(groups[-found - 1], frame)
-                if found & known:
-                    try:
-                        _tell(found & known)
-                    except FloatingPointError as error:
-                        if is_before:  # the step itself raises it, at its line
-                            raise Departed from error
-                        raise
+        def look(found: int, frame: Frame) -> None:
+            if found < 0:
+                if is_before:
+                    raise Departed
+                self._fail(groups[-found - 1], frame)
+            if found & known:
+                try:
+                    _tell(found & known)
+                except FloatingPointError as error:
+                    if is_before:  # the step itself raises it, at its line
+                        raise Departed from error
+                    raise
 
-        return step
+        lines = [f"found = {{walk}}({', '.join(bases)})", "if found: {look}(found, frame)"]
+        return Lines(lines, self.arguments, walk=walk, look=look, none=np.zeros(1))
 
     def __str__(self) -> str:
         """Counts of nodes, loops, calls and tables, and bytes."""
@@ -310,30 +323,6 @@ class Program:
 
     def frame(self, arguments: tuple[Any, ...]) -> Frame:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
-
-    def run(self, frame: Frame) -> None:
-        """Run the program.
-
-        Raises
-        ------
-        Departed
-            A decision on data is another one, or a call has failed, and nothing has changed.
-        CaptureError
-            A decision is another one, and something has changed.
-        """
-        try:
-            for step in self.steps[: self._first_change]:
-                step(frame)
-        except Departed:
-            raise
-        except Exception as error:  # the step itself tells of it, or decides otherwise
-            raise Departed from error
-        if self._first_change is not None:
-            try:
-                for step in self.steps[self._first_change :]:
-                    step(frame)
-            except Departed as error:
-                raise CaptureError(_CHANGED) from error
 
 
 def _can_fail(node: Node) -> bool:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from operator import attrgetter
+from operator import attrgetter, call, getitem
 from typing import Any
 
 import numpy as np
@@ -379,6 +379,15 @@ class Optimizer:
         """The hyperparameters and switches that decide how an update is made, besides rates and the forms of arrays."""
         groups = [group.own | _NO_RATE for group in self._groups]
         return self._read(self)[1:], groups, self.run_updates is None, self.rounding is None, self.maximize
+
+    def reads_of_form(self) -> list[tuple[Any, ...]]:
+        """The reads, in the form of `compiler.identities`, of all that `form` depends on."""
+        names = *self.legal_names()[1:], "run_updates", "rounding", "maximize"
+        found: list[tuple[Any, ...]] = [(getattr, self, name) for name in names]
+        for group in self._groups:
+            found += [(getattr, group, "own"), (call, group.own.keys)]
+            found += [(getitem, group.own, name) for name in group.own if name != "lr"]
+        return found
 
     def _accept_all(self) -> list[Any]:
         """The gradients of all parameters, each checked. Layouts that need no further check are kept."""

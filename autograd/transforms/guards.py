@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import copy
-import operator
 import threading
 from collections.abc import Callable, Iterator
-from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -19,6 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from ..arrays.capture import Capture, current_capture
 from ..arrays.device import runtime_of
+from ..compiler.identities import Identities
 from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
@@ -321,7 +320,7 @@ class Guard:
         self.contents: list[tuple[Any, bytes]] = []
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
-        self.reads, self.kept = reach.kept()
+        self.same = Identities(*reach.kept())
         self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
@@ -333,7 +332,7 @@ class Guard:
             or not all(x.tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
-        self.kept[:] = self.reach.kept()[1]
+        self.same.keep(self.reach.kept()[1])
         return True
 
     def has_same_arrays(self) -> bool:
@@ -351,8 +350,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
                              "current_capture": current_capture, "is_heard": is_heard, "Form": Form,
                              "has_form": lambda x, form: _leaf_form(x) == form, "TapeError": TapeError,
-                             "is_": operator.is_, "call": operator.call, "values": chain.from_iterable,
-                             "reads": guard.reads, "kept": guard.kept}  # fmt: skip
+                             "hold": guard.same.hold}  # fmt: skip
 
     def name(value: Any) -> str:
         found = f"c{len(names)}"
@@ -412,8 +410,8 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
     return [*lines, *(f"if {check}: return None" for check in checks)]
 
 
-_REACHED = (  # in C; where a name, an attribute or a cell is gone, reading it raises
+_REACHED = (  # where a name, an attribute or a cell is gone, reading it raises
     "try:",
-    "    if not all(map(is_, values(map(call, reads)), kept)): return None",
+    "    if not hold(): return None",
     "except (KeyError, ValueError, AttributeError): return None",
 )

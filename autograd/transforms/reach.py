@@ -23,9 +23,9 @@ import io
 import operator
 import sys
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from itertools import chain, repeat
+from itertools import repeat
 from types import (
     BuiltinMethodType,
     CodeType,
@@ -41,6 +41,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 import numpy as np
 
 from ..arrays.device import runtime_of
+from ..compiler.identities import END, Read, values_of
 from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
@@ -66,7 +67,6 @@ class _Absent:
 
 
 ABSENT = _Absent()
-_END = (object(),)
 
 
 class _ClassOf:
@@ -85,39 +85,30 @@ class Place:
         Where it is, as a program would write it.
     keys : callable
         What the values are called after the path, in order.
-    reads : tuple of callable
-        Each returns values.
-    get : callable or None
-        For a fixed number of values: it returns one of them from each tuple of `of`. None where values may be added.
-    of : list of tuple
+    reads : list of Read
+        Those of its values (see `compiler.identities`): one for each, or, where values may be added, a call for all.
     holder : object
         What a change can be made in again: a dictionary, or an object. None if it cannot be.
     """
 
-    __slots__ = ("get", "holder", "keys", "of", "path", "reads")
+    __slots__ = ("holder", "keys", "path", "reads")
 
-    def __init__(self, path: str, keys: Callable[[], Iterable[str]], reads: tuple[Any, ...], holder: Any = None):
+    def __init__(self, path: str, keys: Callable[[], Iterable[str]], reads: list[Read], holder: Any = None):
         self.path, self.keys, self.reads, self.holder = path, keys, reads, holder
-        self.get: Callable[..., Any] | None = None
-        self.of: list[tuple[Any, ...]] = []
 
-    @classmethod
-    def fixed(
-        cls, path: str, keys: Sequence[str], get: Callable[..., Any], of: Iterable[tuple[Any, ...]], holder: Any = None
-    ) -> Place:
-        """A place with a fixed number of values."""
-        place = cls(path, lambda: keys, (), holder)
-        place.get, place.of = get, list(of)
-        return place
+    @property
+    def is_open(self) -> bool:
+        """Whether values may be added."""
+        return bool(self.reads) and self.reads[0][0] is operator.call
 
     def values(self) -> list[Any]:
         """The values that it holds now."""
         try:
-            if self.get is not None:
-                return [self.get(*of) for of in self.of]
-            return list(chain.from_iterable(read() for read in self.reads))
+            if self.is_open:
+                return [*self.reads[0][1]()]
+            return [get(*of) for get, *of in self.reads]
         except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
-            return [ABSENT]
+            return [ABSENT] * len(self.reads)
 
 
 class Change:
@@ -195,7 +186,7 @@ class Reach:
         self._asked: set[str] = set() if like is None else set(like._asked)  # names asked for, which may not be there
         self._all: bool = like is not None and like._all
         self._makes: set[type] = set() if like is None else set(like._makes)  # classes that code can call
-        self._quick: tuple[Any, ...] | None = None
+        self._quick: Callable[[], Iterable[Any]] | None = None
         known: Any = None
         while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
             known = len(self._names), len(self._makes), self._all
@@ -225,7 +216,8 @@ class Reach:
         for place, before in zip(self.places, self.held, strict=True):
             after = place.values()
             if len(before) != len(after):
-                found.append(Change(place.path, f"{len(before)} values", f"{len(after)} values"))
+                if not found or found[-1].path != place.path:  # of a dictionary, keys and values
+                    found.append(Change(place.path, f"{len(before)} values", f"{len(after)} values"))
                 continue
             for key, a, b in zip(place.keys(), before, after, strict=False):
                 if not same(a, b):
@@ -241,33 +233,24 @@ class Reach:
         self.held[:] = now
         return True
 
-    def kept(self) -> tuple[tuple[Any, ...], list[Any]]:
-        """Functions that return all values in order, and these values: the quick form of `holds`, by identity alone.
-
-        ``all(map(is_, chain.from_iterable(map(call, reads)), kept))`` compares them.
-        """
-        reads: list[Any] = []
-        kept: list[Any] = []
-        fixed: dict[Any, tuple[list[Any], list[Any]]] = {}
-        for place, held in zip(self.places, self.held, strict=True):
-            if place.get is None:  # values may be added or removed
-                reads += [*place.reads, _END.__iter__]
-                kept += [*held, *_END]
-            elif place.of:
-                of, values = fixed.setdefault(place.get, ([], []))
-                of += place.of
-                values += held
-        for get, (of, values) in fixed.items():
-            reads.append(functools.partial(map, get, *zip(*of, strict=True)))
-            kept += values
-        return tuple(reads), kept
+    def kept(self) -> tuple[list[Read], list[Any]]:
+        """All reads, and the values that they gave: the quick form of `holds`, by identity alone (see `Identities`)."""
+        pairs = [*zip(self.places, self.held, strict=True)]
+        reads, kept = list[Read](), list[Any]()
+        for place, held in pairs:
+            if place.is_open:
+                reads += place.reads
+                kept += [*held, *END]
+        fixed = [pair for place, held in pairs if not place.is_open for pair in zip(place.reads, held, strict=True)]
+        fixed.sort(key=lambda pair: (pair[0][0].__name__, len(pair[0])))  # those of one kind are read together
+        return [*reads, *(read for read, _ in fixed)], [*kept, *(value for _, value in fixed)]
 
     def now(self) -> list[Any]:
         """All values that places hold now, in one order."""
         try:
             if self._quick is None:
-                self._quick = self.kept()[0]
-            return list(chain.from_iterable(map(operator.call, self._quick)))
+                self._quick = values_of(self.kept()[0])
+            return list(self._quick())
         except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
             return [ABSENT]
 
@@ -343,36 +326,43 @@ class Reach:
             if is_own or kind.__module__.partition(".")[0] in sys.stdlib_module_names:
                 yield from self._object(path, x, is_own or kind.__module__ in ("types", "argparse"))
 
-    def _add(self, path: str, keys: Callable[[], Iterable[str]], *reads: Any, holder: Any = None) -> None:
-        self.places.append(Place(path, keys, reads, holder))
+    def _add_open(
+        self, path: str, keys: Callable[[], Iterable[str]], read: Callable[[], Iterable[Any]], holder: Any = None
+    ) -> None:  # fmt: skip
+        """Add a place of any number of values."""
+        self.places.append(Place(path, keys, [(operator.call, read)], holder))
+
+    def _add(self, path: str, keys: Iterable[str], reads: Iterable[Read], holder: Any = None) -> None:
+        """Add a place with one value for each read."""
+        self.places.append(Place(path, lambda: keys, [*reads], holder))
 
     def _attributes(self, path: str, x: Any, name: str, holder: Any = None) -> None:
-        self.places.append(Place.fixed(path, [f".{name}"], _getter(name), [(x,)], holder))
+        self._add(path, [f".{name}"], [(getattr, x, name)], holder)
 
     def _read(self, path: str, read: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
         """The one value that a call returns."""
-        self._add(path, lambda: [""], lambda: (read(),))
+        self._add_open(path, lambda: [""], lambda: (read(),))
         yield path, read()
 
     def _contents(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
         """The values that a container holds."""
         if isinstance(x, dict | MappingProxyType):
-            self._add(path, lambda: [*(f", the key {k!r}" for k in x), *(f"[{k!r}]" for k in x)], x.keys, x.values,
-                      holder=x if isinstance(x, dict) else None)  # fmt: skip
+            self._add_open(path, lambda: [f", the key {k!r}" for k in x], x.keys)
+            self._add_open(path, lambda: [f"[{k!r}]" for k in x], x.values, x if isinstance(x, dict) else None)
             yield from ((f"{path}[{key!r}]", value) for key, value in x.items())
         elif isinstance(x, np.ndarray):  # of objects
-            self._add(path, lambda: [f".flat[{i}]" for i in range(x.size)], lambda: x.ravel().tolist())
+            self._add_open(path, lambda: [f".flat[{i}]" for i in range(x.size)], lambda: x.ravel().tolist())
             yield from ((f"{path}.flat[{i}]", value) for i, value in enumerate(x.ravel().tolist()))
         elif isinstance(x, bytearray | array.array):
-            self._add(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
+            self._add_open(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
         elif isinstance(x, list | deque):
-            self._add(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
+            self._add_open(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
             yield from ((f"{path}[{i}]", value) for i, value in enumerate(x))
         elif isinstance(x, tuple | frozenset):
             yield from ((f"{path}[{i}]", value) for i, value in enumerate(x))
         elif isinstance(x, set):
-            has = functools.partial(map, x.__contains__, tuple(x))
-            self._add(path, lambda: repeat(""), has, functools.partial(map, len, (x,)))
+            self._add(path, repeat(""), [(operator.contains, x, value) for value in x])
+            self._add_open(path, lambda: [""], functools.partial(map, len, (x,)))
             yield from ((path, value) for value in x)
 
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -388,7 +378,7 @@ class Reach:
         if cells:
             free = [name for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
                     if not _is_empty(cell)]  # fmt: skip
-            self.places.append(Place.fixed("", free, _getter("cell_contents"), [(cell,) for cell in cells]))
+            self._add("", free, [(getattr, cell, "cell_contents") for cell in cells])
             yield from ((name, cell.cell_contents) for name, cell in zip(free, cells, strict=True))
         yield from self._named("", f.__globals__, names, shadows=True)
         yield from ((name, sys.modules[name]) for name in _read_by(f.__code__).modules if name in sys.modules)
@@ -409,8 +399,8 @@ class Reach:
         names = dict.fromkeys(names)
         there, absent = [name for name in names if name in d], [name for name in names if name not in d and shadows]
         keys = [[f"{dot}{name}" for name in each] for each in (there, absent)]
-        self.places.append(Place.fixed(path, keys[0], operator.getitem, ((d, name) for name in there), holder=d))
-        self.places.append(Place.fixed(path, keys[1], operator.contains, ((d, name) for name in absent)))
+        self._add(path, keys[0], [(operator.getitem, d, name) for name in there], d)
+        self._add(path, keys[1], [(operator.contains, d, name) for name in absent])
         yield from ((f"{path}{dot}{name}", d[name]) for name in there)
 
     def _class(self, path: str, kind: type) -> Iterator[tuple[str, Any]]:
@@ -442,8 +432,8 @@ class Reach:
 
     def _all_of(self, path: str, d: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """All attributes of an object."""
-        self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
-                  holder=d)  # fmt: skip
+        self._add_open(path, lambda: [f", the attribute {k}" for k in d], d.keys)
+        self._add_open(path, lambda: [f".{k}" for k in d], d.values, d)
         yield from ((f"{path}.{name}", value) for name, value in d.items())
 
     def _object(self, path: str, x: Any, may_count_all: bool) -> Iterator[tuple[str, Any]]:
@@ -461,16 +451,9 @@ class Reach:
                 yield from self._named(path, d, sorted(names | self._asked), shadows=True)
         slots = [name for each in kind.__mro__ for name in _slots(each) if counts_all or name in self._names]
         if slots:
-            keys = [f".{name}" for name in slots]
-            self.places.append(Place.fixed(path, keys, getattr, ((x, name, ABSENT) for name in slots)))
+            self._add(path, [f".{name}" for name in slots], [(getattr, x, name, ABSENT) for name in slots])
             yield from ((f"{path}.{name}", getattr(x, name, None)) for name in slots)
         yield kind.__qualname__, _ClassOf(kind)
-
-
-@functools.cache  # by the name
-def _getter(name: str) -> Callable[[Any], Any]:
-    """One function for each name, so that places with it are compared together."""
-    return operator.attrgetter(name)
 
 
 def is_of_library(name: str) -> bool:

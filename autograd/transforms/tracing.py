@@ -11,16 +11,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import getitem, setitem
+from operator import getitem, itemgetter, setitem
 from typing import Any
 
 import numpy as np
 
+from ..compiler.identities import Identities, Read, values_of
 from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
+from ..compiler.steps import Lines
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
@@ -97,6 +99,7 @@ class TracedStep:
         self.buffers: list[Any] = []  # of all gradients
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
         self.bound: list[tuple[dict[str, Any], str, int, Any]] = []  # items of lists of optimizers that are bound, too
+        self.equal: list[tuple[dict[str, Any], str, list[int]]] = []  # places in such lists that hold one number
         self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
@@ -529,29 +532,21 @@ def _redo(call: Any, function: Any, args: Any, words: Any, frame: Frame) -> None
 
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
     """A function that gives leaves the gradients of a frame."""
-    fields = [(leaf, *memory.gradient(g._buffer)) for leaf, g in gradients]
-    scalars = {id(leaf) for leaf, g in gradients if g._is_scalar}
-    numbers = [(leaf, name) for leaf, name, _ in fields if id(leaf) in scalars]
-    pairs = [(leaf, name) for leaf, name, order in fields if order is None and id(leaf) not in scalars]
-    turned = [(leaf, name, order) for leaf, name, order in fields if order is not None]
-    have = {id(leaf) for leaf, _, _ in fields}
-    others = [leaf for leaf in cleared if id(leaf) not in have]
+    lines: list[str] = []
+    names: dict[str, Any] = {}
 
-    def step(frame: Frame) -> None:
-        gradients = frame.gradients
-        for leaf, name in pairs:
-            leaf._grad = gradients[name]
-            leaf.used = None
-        for leaf, name, order in turned:
-            leaf._grad = gradients[name].transpose(order)
-            leaf.used = None
-        for leaf, name in numbers:
-            leaf._grad = gradients[name][()]
-            leaf.used = None
-        for leaf in others:
-            leaf._grad = None
+    def name(x: Any) -> str:
+        names[f"x{len(names)}"] = x
+        return f"{{x{len(names) - 1}}}"
 
-    return step
+    for leaf, g in gradients:
+        field, order = memory.gradient(g._buffer)
+        own = name(leaf)
+        turned = "" if order is None else f".transpose({order})"
+        lines += [f"{own}._grad = gradients[{field!r}]{'[()]' if g._is_scalar else turned}", f"{own}.used = None"]
+    have = {id(leaf) for leaf, _ in gradients}
+    lines += [f"{name(leaf)}._grad = None" for leaf in cleared if id(leaf) not in have]
+    return Lines(lines, **names)
 
 
 def _plain_of(x: Any) -> Any:
@@ -675,7 +670,8 @@ class _Stepper:
         self._undo: list[Callable[[], Any]] = []
         self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
         self._values: list[tuple[Any, Any, Traced, Callable[[Any], Any]]] = []  # the same of numbers of NumPy
-        self._counts: list[tuple[str, int, Any]] = []
+        self._counts: list[tuple[str, list[int], Any]] = []  # a name, places of one number, and it
+        self._has_gradient: list[bool] = []  # by parameter
 
     def trace(self) -> None:
         optimizer = self.optimizer
@@ -684,6 +680,7 @@ class _Stepper:
         if type(optimizer).step is not Optimizer.step:
             raise Refused("the optimizer has a step of its own")
         gradients = [self._gradient(p) for p in optimizer.parameters]
+        self._has_gradient = [g is not None for g in gradients]
         self._begin()
         self.step.optimizers.append((optimizer, optimizer.form()))
         optimizer._advance()
@@ -716,13 +713,10 @@ class _Stepper:
 
         call = _from(self.row)
 
-        def begin(frame: Frame) -> None:
-            if frame.recorded is not None:
-                optimizer._advance()
-                return
-            call(optimizer._begin)
-            call(optimizer._note_use, keep)
-
+        begin = Lines(
+            ["if frame.recorded is None:", "    {call}({begin})", "    {call}({note}, {keep})", "else: {advance}()"],
+            call=call, begin=optimizer._begin, note=optimizer._note_use, keep=keep, advance=optimizer._advance,
+        )  # fmt: skip
         self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
 
     def _replace(self) -> None:
@@ -762,18 +756,26 @@ class _Stepper:
     def _replace_items(self, name: str, x: list[Any]) -> None:
         kept, own = list(x), vars(self.optimizer)
         self._undo.append(lambda: x.__setitem__(slice(None), kept))
+        equal: dict[Any, list[int]] = {}  # counts that are one number, as they change together
+        for i, item in enumerate(kept):
+            if item.__class__ is int:
+                equal.setdefault((item, self._has_gradient[i]), []).append(i)
+        for (item, _), places in equal.items():
+            number = Number.of(item, partial(_item, own, name, places[0]))
+            self._counts.append((name, places, number))
+            for i in places:
+                x[i] = number
+            if len(places) > 1:
+                self.step.equal.append((own, name, places))
         for i, item in enumerate(kept):
             if item.__class__ is np.ndarray:
                 x[i] = self.trace_.state(item)
                 self._arrays.append((x, i, x[i]))
                 self.step.bound.append((own, name, i, item))
-            elif item.__class__ is int:
-                x[i] = Number.of(item, partial(_item, own, name, i))
-                self._counts.append((name, i, x[i]))
             elif isinstance(item, np.generic) and item.dtype.char in "fd":
                 x[i] = self.step.number(item, partial(_item, own, name, i))
                 self._values.append((x, i, x[i], partial(_put_item, own, name, i)))
-            elif item is not None and item.__class__ is not float:
+            elif item is not None and item.__class__ not in (int, float):
                 raise Refused(f"state of an optimizer that is a {type(item).__name__}")
 
     def _collect(self) -> None:
@@ -798,21 +800,22 @@ class _Stepper:
             if key == "array":
                 self.step._number_of[id(holder)] = now
         numbers: list[Number] = []
-        places: list[tuple[str, int]] = []
+        changed: list[tuple[str, list[int]]] = []
         own = vars(self.optimizer)
-        for name, i, made in self._counts:
-            now = own[name][i]
-            if now is not made:
-                numbers.append(now if type(now) is Number else Number(now, repr(now), {}))
-                places.append((name, i))
+        for name, places, made in self._counts:
+            now = [x if type(x) is Number else Number(x, repr(x), {}) for x in (own[name][i] for i in places)]
+            if len({x.text for x in now}) > 1:
+                raise Refused("equal counts of an optimizer that become different")
+            if now[0] is not made:
+                numbers.append(now[0])
+                changed.append((name, places))
         values = evaluated(numbers)
         if values is not None:
 
-            def count(frame: Frame) -> None:
-                for (name, i), value in zip(places, values(), strict=True):
-                    own[name][i] = value
-
-            trace.add("python", count, (), (), changes=True)
+            lines = ["values = {values}()"]
+            for k, (name, places) in enumerate(changed):
+                lines += [f"value, of = values[{k}], {{own}}[{name!r}]", *(f"of[{i}] = value" for i in places)]
+            trace.add("python", Lines(lines, own=own, values=values), (), (), changes=True)
 
 
 def _array_of(x: Any) -> Any:
@@ -911,11 +914,25 @@ class TracedRun:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
         bound, optimizers, numbers = self.step.bound, self.step.optimizers, self.step.numbers
+        equal = [(own, name, itemgetter(*places)) for own, name, places in self.step.equal]
         updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
-
         nodes = self.program.nodes
         written = {id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state"}
+        def holds() -> bool:
+            """Whether the program is that of the present arrays and numbers."""
+            return (
+                all(leaf.array is array for leaf, array in leaves)
+                and all(own[name][i] is array for own, name, i, array in bound)
+                and not any(p.uses for p in updated)  # a tape needs its present value: `step` refuses
+                and all(optimizer.form() == form for optimizer, form in optimizers)
+            )
 
+        reads: list[Read] = [(getattr, leaf, "array") for leaf, _ in leaves]
+        for own, name, i, _ in bound:
+            reads += [(getitem, own, name), (getitem, own[name], i)]
+        reads += [(getattr, p, "uses") for p in updated]
+        reads += [read for optimizer, _ in optimizers for read in optimizer.reads_of_form()]
+        hold = Identities(reads, values_of(reads)()).hold if holds() else holds
         call = self.__call__  # bound once: the class is not asked for it at each replay
 
         def run(*arrays: Any) -> Any:
@@ -923,22 +940,13 @@ class TracedRun:
                 for x in arrays:  # an argument that is written to is another one for each of the calls
                     if id(x if x.__class__ is np.ndarray and x.base is None else owner_of(x)) in written:
                         return exact(*arrays)
-            for leaf, array in leaves:
-                if leaf.array is not array:
-                    return exact(*arrays)
-            for own, name, i, array in bound:
-                if own[name][i] is not array:
+            for own, name, pick in equal:
+                if len({*pick(own[name])}) > 1:
                     return exact(*arrays)
             for get, kind in numbers:
                 if get().__class__ is not kind:
                     return exact(*arrays)
-            for p in updated:
-                if p.uses:  # a tape needs its present value: `step` refuses
-                    return exact(*arrays)
-            for optimizer, form in optimizers:
-                if optimizer.form() != form:
-                    return exact(*arrays)
-            return call(*arrays)
+            return call(*arrays) if hold() or holds() else exact(*arrays)
 
         return run
 

@@ -12,7 +12,6 @@ import copy
 import ctypes
 import datetime
 import functools
-import operator
 import pickle
 import queue
 import random as other_random
@@ -35,6 +34,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, optim, random
+from autograd.compiler.identities import Identities
 from autograd.errors import CaptureError
 from autograd.transforms import memory, reach, verification
 
@@ -1058,14 +1058,12 @@ def test_a_reach_names_what_has_changed() -> None:
     assert not found.holds()
 
 
-def test_the_quick_comparison_is_the_slow_one() -> None:
+@pytest.mark.parametrize("compiled", ["0", "1"])
+def test_the_quick_comparison_is_the_slow_one(compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGTAPE_COMPILED", compiled)
     owner = Plain()
     found = reach.Reach([("step", lambda x: (owner.depth, owner.names, owner.queue, owner.part.value, owner.scale))])
-    reads, kept = found.kept()
-
-    def quick() -> bool:
-        return all(map(operator.is_, chain.from_iterable(map(operator.call, reads)), kept))
-
+    quick = Identities(*found.kept()).hold
     assert quick() and found.holds()
     for change, undo in (
         (lambda: owner.names.add("y"), lambda: owner.names.remove("y")),
