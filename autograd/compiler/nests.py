@@ -17,7 +17,6 @@ from .operations import (
     bitcast,
     cast,
     constant,
-    divides,
     literal,
     metadata_of,
     select,
@@ -247,7 +246,7 @@ class Nest:
         code.label(f"{name}_next")
         code.add(f"%n_{name} = add nuw nsw i64 %i_{name}, 1")
         done = code.new(f"icmp eq i64 %n_{name}, {n}")
-        metadata = metadata_of(n) if self._is_innermost and divides("\n".join(code.lines)) else ""
+        metadata = metadata_of(n, "\n".join(code.lines)) if self._is_innermost else ""
         code.add(f"br i1 {done}, label %{name}_done, label %{name}{metadata}")
         code.label(f"{name}_done")
         self._is_innermost = False

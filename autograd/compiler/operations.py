@@ -122,12 +122,18 @@ _SHORT = 16  # LLVM fills the last vector of a loop of fewer iterations
 _METADATA = (
     "!0 = distinct !{!0, !2, !3}", "!1 = distinct !{!1, !4}", '!2 = !{!"llvm.loop.vectorize.enable", i1 true}',
     '!3 = !{!"llvm.loop.vectorize.width", i32 4}', '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
+    "!5 = distinct !{!5, !2, !6}", '!6 = !{!"llvm.loop.vectorize.width", i32 8}',
 )  # fmt: skip
 
 
-def metadata_of(n: int) -> str:
-    """The end of an innermost loop of `n` iterations with quotients: its vectors are full, and the rest has none."""
-    return "" if n >= _SHORT else ", !llvm.loop !0" if n >= 4 else ", !llvm.loop !1"
+def metadata_of(n: int, text: str) -> str:
+    """The end of an innermost loop of `n` iterations: if its text has quotients, its vectors are full.
+
+    For the rest of 16 lanes LLVM would use other vectors, such as pairs of floats. That of 8 lanes has none.
+    """
+    if not divides(text) or n >= _SHORT and " fdiv float " not in text:
+        return ""
+    return ", !llvm.loop !5" if n >= _SHORT else ", !llvm.loop !0" if n >= 4 else ", !llvm.loop !1"
 
 
 def declarations(text: str) -> str:
