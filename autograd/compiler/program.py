@@ -20,7 +20,7 @@ from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
-from .steps import CHANGED, Lines, joined
+from .steps import CHANGED, Lines, Text, beginning, lines_of
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
@@ -58,11 +58,6 @@ class Program:
         self.late: list[Node] = []  # those that may fail when something has changed
         self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
-        self.link()
-
-    def link(self) -> None:
-        """Make the steps the function that `run` calls."""
-        self._run = joined(self.steps, self._first_change, self.arguments)
 
     def run(self, frame: Frame) -> None:
         """Run the program.
@@ -74,7 +69,13 @@ class Program:
         CaptureError
             A decision is another one, and something has changed.
         """
-        self._run(frame)
+        text = Text()
+        lines = [*beginning(self.arguments), *self.run_lines(text.name)]
+        text.function("run", "frame", lines, f"{__file__}: run")(frame)
+
+    def run_lines(self, name: Callable[[Any], str]) -> list[str]:
+        """The lines of a function that does what `run` does, with `frame` and its parts; see `Lines`."""
+        return lines_of(self.steps, self._first_change, name)
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
@@ -279,7 +280,7 @@ class Program:
         walk = table.finish(self.arguments + 1)
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
-        bases = [*(f"a{i}" for i in range(self.arguments)), "{none}" if self.memory.kind is None else "gradients"]
+        has_gradients = self.memory.kind is not None
 
         def look(found: int, frame: Frame) -> None:
             if found < 0:
@@ -294,8 +295,13 @@ class Program:
                         raise Departed from error
                     raise
 
-        lines = [f"found = {{walk}}({', '.join(bases)})", "if found: {look}(found, frame)"]
-        return Lines(lines, self.arguments, walk=walk, look=look, none=np.zeros(1))
+        none = np.zeros(1)
+
+        def lines(name: Callable[[Any], str]) -> list[str]:
+            given = ", ".join([*(f"a{i}" for i in range(self.arguments)), "gradients" if has_gradients else name(none)])
+            return [f"found = {name(walk)}({given})", f"if found: {name(look)}(found, frame)"]
+
+        return Lines(lines)
 
     def __str__(self) -> str:
         """Counts of nodes, loops, calls and tables, and bytes."""
@@ -323,6 +329,15 @@ class Program:
 
     def frame(self, arguments: tuple[Any, ...]) -> Frame:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
+
+    def frame_lines(self, name: Callable[[Any], str], arguments: Sequence[str]) -> list[str]:
+        """The lines that make a frame of arguments, as `frame` does, and name its parts."""
+        kind, given = self.memory.kind, [f"a{i}" for i in range(len(arguments))]
+        return [
+            *(f"{a} = {x}" for a, x in zip(given, arguments, strict=True)),
+            f"gradients = {None if kind is None else f'{name(np.empty)}((), {name(kind)})'}",
+            f"frame = {name(Frame)}(({''.join(f'{a}, ' for a in given)}), gradients)",
+        ]
 
 
 def _can_fail(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Steps of a program as one function of Python: lines, and calls of what has none."""
+"""Steps of a program as lines of one Python function."""
 
 from __future__ import annotations
 
@@ -8,82 +8,108 @@ from typing import Any
 from ..errors import CaptureError
 from .memory import Departed, Frame
 
-__all__ = ["CHANGED", "Lines", "joined"]
+__all__ = ["CHANGED", "Lines", "Text", "indented", "lines_of"]
 
 CHANGED = (
     "capture: a check of values found another result than in the recorded step, when the replay had changed something "
     "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
 )
+_MOST_DEFAULTS = 200
+
+
+class Text:
+    """The text of a function, while it is written, with the objects that it names.
+
+    Examples
+    --------
+    >>> text = Text()
+    >>> add = text.function("add", "x", [f"return x + {text.name(3)}"], "an example")
+    >>> add(4)
+    7
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, Any] = {}
+        self._known: dict[int, str] = {}
+
+    def name(self, value: Any) -> str:
+        """The name of an object; one for each."""
+        if id(value) not in self._known:
+            self._known[id(value)] = f"c{len(self._names)}"
+            self._names[self._known[id(value)]] = value
+        return self._known[id(value)]
+
+    def function(self, name: str, parameters: str, lines: Sequence[str], file: str) -> Callable[..., Any]:
+        """The function of lines. Objects are defaults of its parameters, which are read faster than globals."""
+        few = [f"{each}={each}" for each in self._names] if len(self._names) < _MOST_DEFAULTS else []
+        source = "\n".join([f"def {name}({', '.join(filter(None, [parameters, *few]))}):", *indented(lines)])
+        space = dict(self._names)
+        exec(compile(source, file, "exec"), space)
+        found: Callable[..., Any] = space[name]
+        return found
 
 
 class Lines:
-    """A step of a program as lines of Python, of which `joined` makes a part of its function.
+    """A step of a program as lines of Python.
+
+    They may read `frame`, its array `gradients`, and its arguments ``a0, a1, ...``.
 
     Parameters
     ----------
-    lines : sequence of str
-        They may read `frame`, its arrays `gradients` and its arguments ``a0, a1, ...``. Of a name in braces the value
-        is that of `names`.
-    arguments : int
-        The number of arguments.
+    write : callable
+        It returns the lines, and is given a function that returns the name of an object in them.
 
     Examples
     --------
     >>> found = []
-    >>> Lines(["{put}({x} + a0[1])"], 1, put=found.append, x=3)(Frame(([4, 5],), None))
+    >>> Lines(lambda name: [f"{name(found)}.append(a0[1])"])(Frame(([4, 5],), None))
     >>> found
-    [8]
+    [5]
     """
 
-    def __init__(self, lines: Sequence[str], arguments: int = 0, **names: Any):
-        self.lines, self.names, self.arguments = lines, names, arguments
+    def __init__(self, write: Callable[[Callable[[Any], str]], list[str]]):
+        self.write = write
         self._function: Callable[[Frame], None] | None = None
 
     def __call__(self, frame: Frame) -> None:
         """Run the lines by themselves."""
         if self._function is None:
-            self._function = _function([*_body([self], space := {}, self.arguments)], space)
+            text = Text()
+            lines = [*beginning(len(frame.arguments)), *self.write(text.name)]
+            self._function = text.function("step", "frame", lines, f"{__file__}: step")
         self._function(frame)
 
 
-def joined(
-    steps: Sequence[Callable[[Frame], Any]], first_change: int | None, arguments: int
-) -> Callable[[Frame], None]:
-    """The function that runs steps in order. From the step `first_change` on, something is changed.
-
-    The function raises `Departed` for any error before, after which the step itself may run, and CaptureError for a
-    decision on data after it.
-    """
-    space: dict[str, Any] = {"Departed": Departed, "CaptureError": CaptureError, "CHANGED": CHANGED}
-    first, then = _body(steps[:first_change], space, arguments), [] if first_change is None else steps[first_change:]
-    body = ["try:", *_indented(first), "except Departed: raise",
-            "except Exception as error: raise Departed from error"]  # fmt: skip
-    if then:
-        body += ["try:", *_indented(_body(then, space, 0)),
-                 "except Departed as error: raise CaptureError(CHANGED) from error"]  # fmt: skip
-    return _function(body, space)
-
-
-def _body(steps: Sequence[Callable[[Frame], Any]], space: dict[str, Any], arguments: int) -> list[str]:
-    """The lines of steps, whose names get values in `space`."""
+def beginning(arguments: int) -> list[str]:
+    """Lines that give what is in `frame` its names."""
     given = "".join(f"a{i}, " for i in range(arguments))
-    found = ["gradients = frame.gradients", *([f"{given}= frame.arguments"] if given else [])]
-    for step in steps:
-        lines, names = (step.lines, step.names) if isinstance(step, Lines) else (["{step}(frame)"], {"step": step})
-        own = {name: f"c{len(space) + k}" for k, name in enumerate(names)}
-        space.update((own[name], value) for name, value in names.items())
-        found += [line.format_map(own) for line in lines]
+    return ["gradients = frame.gradients", *([f"{given}= frame.arguments"] if given else [])]
+
+
+def lines_of(
+    steps: Sequence[Callable[[Frame], Any]], first_change: int | None, name: Callable[[Any], str]
+) -> list[str]:
+    """The lines of steps in order. From the step `first_change` on, something is changed.
+
+    They raise `Departed` for any error before, after which the step itself may run, and CaptureError for a decision on
+    data after it.
+    """
+    found = [line for step in steps[:first_change] for line in _lines(step, name)]
+    departed = name(Departed)
+    if found:
+        found = ["try:", *indented(found), f"except {departed}: raise",
+                 f"except Exception as error: raise {departed} from error"]  # fmt: skip
+    then = [] if first_change is None else [line for step in steps[first_change:] for line in _lines(step, name)]
+    if then:
+        found += ["try:", *indented(then),
+                  f"except {departed} as error: raise {name(CaptureError)}({name(CHANGED)}) from error"]  # fmt: skip
     return found
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def _lines(step: Callable[[Frame], Any], name: Callable[[Any], str]) -> list[str]:
+    return step.write(name) if isinstance(step, Lines) else [f"{name(step)}(frame)"]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Lines of a block."""
     return [f"    {line}" for line in lines]
-
-
-def _function(body: Sequence[str], space: dict[str, Any]) -> Callable[[Frame], None]:
-    """A function of the frame; names are defaults of its parameters, which it reads faster than globals."""
-    given = "".join(f", {name}={name}" for name in space) if len(space) < 200 else ""
-    source = "\n".join([f"def run(frame{given}):", *_indented(body)])
-    exec(compile(source, f"{__file__}: run", "exec"), space)
-    found: Callable[[Frame], None] = space["run"]
-    return found

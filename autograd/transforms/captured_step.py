@@ -685,12 +685,13 @@ class _Plan:
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.program, self.why = program, why
         if program is not None:
-            self.run = program.with_exact(self.run)
+            program.bind()
+            self.run = program.with_exact(self.run, form.arrays)
         for row in of.recorder.rows:  # the recorded values
             row.value = None
         if again:
             self.run = _followed(self.run, again)
-        self.enter = entry(form, of.guard, self.run)
+        self.enter = entry(form, of.guard, self.run, program, again)
 
     def holds(self) -> bool:
         """Whether a replay would be the step, for arguments of its form."""

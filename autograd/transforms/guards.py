@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -18,6 +18,7 @@ from numpy.lib.array_utils import byte_bounds
 from ..arrays.capture import Capture, current_capture
 from ..arrays.device import runtime_of
 from ..compiler.identities import Identities
+from ..compiler.steps import Text, indented
 from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
@@ -295,6 +296,18 @@ class Seen(Capture):
             state.recorder = self
 
 
+class Program(Protocol):
+    """A program whose lines stand in the function of a plan; see `TracedRun`."""
+
+    hold: Callable[[], bool]
+
+    def faults(self, name: Callable[[Any], str], arrays: Sequence[Any], given: Sequence[str]) -> list[str]:
+        """Expressions that are true where the program does not fit."""
+
+    def lines(self, name: Callable[[Any], str], given: Sequence[str]) -> list[str]:
+        """The lines of the program, which set `results`."""
+
+
 class Guard:
     """The state that a recorded run depends on: of what the step could reach before, of leaves, of the thread.
 
@@ -345,43 +358,46 @@ def _leaf_form(x: Leaf) -> Any:
     return array.__class__, array.shape, array.dtype, array.strides
 
 
-def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
-    """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
-    names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
-                             "current_capture": current_capture, "is_heard": is_heard, "Form": Form,
-                             "has_form": lambda x, form: _leaf_form(x) == form, "TapeError": TapeError,
-                             "hold": guard.same.hold}  # fmt: skip
+def entry(
+    form: Form, guard: Guard, run: Callable[..., Any], program: Program | None = None,
+    again: Sequence[Callable[[], Any]] = (),
+) -> Callable[[tuple[Any, ...]], Any]:  # fmt: skip
+    """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run.
 
-    def name(value: Any) -> str:
-        found = f"c{len(names)}"
-        names[found] = value
-        return found
-
-    faults, lines = _state_faults(form, guard, name), []
+    Where a program fits, its lines stand in the function, and then the changes to make `again`.
+    """
+    text, given = Text(), [f"v{i}" for i in range(len(form.arrays))]
+    name = text.name
+    lines = [f"if {fault}: return None" for fault in _state_faults(form, guard, name)]
     if form.is_flat:
         lines += _argument_lines(form, name)
     else:
-        lines += ["try: form = Form(args)", "except TapeError: return None",
+        lines += [f"try: form = {name(Form)}(args)", f"except {name(TapeError)}: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
-    given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
-    lines += [f"if {name(leaf)}.array is not {name(array)} and not has_form({name(leaf)}, {name(form)}): return None"
-              for leaf, array, form in guard.leaves]  # fmt: skip
-    lines += _REACHED
+        lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
+    lines += ["try:", f"    if not {name(guard.same.hold)}(): return None"]
+    lines += [] if program is None else [f"    fits = {name(program.hold)}()"]
+    lines += ["except (KeyError, ValueError, AttributeError): return None"]  # a name, an attribute or a cell is gone
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
-    source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
-              *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
-              f"    return run({given})"]  # fmt: skip
-    space = dict(names)
-    exec(compile("\n".join(source), f"{__file__}: entry", "exec"), space)
-    found: Callable[[tuple[Any, ...]], Any] = space["enter"]
-    return found
+    forms = [(f"{name(leaf)}.array is not {name(array)}", f"{name(_leaf_form)}({name(leaf)}) != {name(kept)}")
+             for leaf, array, kept in guard.leaves]  # fmt: skip
+    other = [*(f"if {is_other} and {fault}: return None" for is_other, fault in forms),
+             f"return {name(run)}({', '.join(given)})"]  # fmt: skip
+    if program is None:
+        lines += other
+    else:
+        faults = ["not fits", *program.faults(name, form.arrays, given)]
+        lines += [f"if {' or '.join(faults)}:", *indented(other)]
+        lines += [*program.lines(name, given), *(f"{name(change)}()" for change in again), "return results"]
+    return text.function("enter", "args", lines, f"{__file__}: entry")
 
 
 def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
-    distribution, grid, no_grad = map(name, guard.state)
+    of, (distribution, grid, no_grad) = name(state), map(name, guard.state)
     found = [
-        "state.recording is not None or (listeners or spans or current_capture() is not None) and is_heard()",
-        f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
+        f"{of}.recording is not None or "
+        f"({name(listeners)} or {name(spans)} or {name(current_capture)}() is not None) and {name(is_heard)}()",
+        f"{of}.distribution is not {distribution} or {of}.grid is not {grid} or {of}.no_grad is not {no_grad}",
     ]
     return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
 
@@ -408,10 +424,3 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
             checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
         checks += [f"v{i} is v{j}" for j in range(i)]
     return [*lines, *(f"if {check}: return None" for check in checks)]
-
-
-_REACHED = (  # where a name, an attribute or a cell is gone, reading it raises
-    "try:",
-    "    if not hold(): return None",
-    "except (KeyError, ValueError, AttributeError): return None",
-)

@@ -22,7 +22,7 @@ from ..compiler.nodes import Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
-from ..compiler.steps import Lines
+from ..compiler.steps import Lines, Text, indented
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
@@ -532,21 +532,17 @@ def _redo(call: Any, function: Any, args: Any, words: Any, frame: Frame) -> None
 
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
     """A function that gives leaves the gradients of a frame."""
-    lines: list[str] = []
-    names: dict[str, Any] = {}
-
-    def name(x: Any) -> str:
-        names[f"x{len(names)}"] = x
-        return f"{{x{len(names) - 1}}}"
-
-    for leaf, g in gradients:
-        field, order = memory.gradient(g._buffer)
-        own = name(leaf)
-        turned = "" if order is None else f".transpose({order})"
-        lines += [f"{own}._grad = gradients[{field!r}]{'[()]' if g._is_scalar else turned}", f"{own}.used = None"]
     have = {id(leaf) for leaf, _ in gradients}
-    lines += [f"{name(leaf)}._grad = None" for leaf in cleared if id(leaf) not in have]
-    return Lines(lines, **names)
+
+    def lines(name: Callable[[Any], str]) -> list[str]:
+        found = []
+        for leaf, g in gradients:
+            field, order = memory.gradient(g._buffer)
+            end = "[()]" if g._is_scalar else "" if order is None else f".transpose({order})"
+            found += [f"{name(leaf)}._grad = gradients[{field!r}]{end}", f"{name(leaf)}.used = None"]
+        return [*found, *(f"{name(leaf)}._grad = None" for leaf in cleared if id(leaf) not in have)]
+
+    return Lines(lines)
 
 
 def _plain_of(x: Any) -> Any:
@@ -713,11 +709,16 @@ class _Stepper:
 
         call = _from(self.row)
 
-        begin = Lines(
-            ["if frame.recorded is None:", "    {call}({begin})", "    {call}({note}, {keep})", "else: {advance}()"],
-            call=call, begin=optimizer._begin, note=optimizer._note_use, keep=keep, advance=optimizer._advance,
-        )  # fmt: skip
-        self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
+        def begin(name: Callable[[Any], str]) -> list[str]:
+            of, do = name(optimizer), name(call)
+            return [
+                f"if frame.recorded is not None: {of}._advance()",
+                "else:",
+                f"    {do}({of}._begin)",
+                f"    if {of}._used is not None or not {of}.steps & ({of}.steps - 1): {do}({of}._note_use, {keep})",
+            ]
+
+        self.trace_.add("python", Lines(begin), (), (), changes=True, is_begin=True)
 
     def _replace(self) -> None:
         """Put traced arrays in the place of parameters and state, and `Number` in the place of numbers."""
@@ -812,10 +813,14 @@ class _Stepper:
         values = evaluated(numbers)
         if values is not None:
 
-            lines = ["values = {values}()"]
-            for k, (name, places) in enumerate(changed):
-                lines += [f"value, of = values[{k}], {{own}}[{name!r}]", *(f"of[{i}] = value" for i in places)]
-            trace.add("python", Lines(lines, own=own, values=values), (), (), changes=True)
+
+            def count(name: Callable[[Any], str]) -> list[str]:
+                found = [f"values = {name(values)}()"]
+                for k, (key, places) in enumerate(changed):
+                    found += [f"value, of = values[{k}], {name(own)}[{key!r}]", *(f"of[{i}] = value" for i in places)]
+                return found
+
+            trace.add("python", Lines(count), (), (), changes=True)
 
 
 def _array_of(x: Any) -> Any:
@@ -845,49 +850,49 @@ class TracedRun:
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
-        self._results = [self._reader(x) for x in step.results]
-        self._draws = any(row.changes == "keys" for row in step.rows)
+        text, given = Text(), [f"x{i}" for i in range(len(step.inputs) - len(step.numbers))]
+        lines = [*self.lines(text.name, given, "recorded"), "return results"]
+        self._replay = text.function("replay", ", ".join(["recorded", *given]), lines, f"{__file__}: replay")
 
-    def _reader(self, result: tuple[Any, Any, int]) -> Callable[[Frame], Any]:
+    def lines(self, name: Callable[[Any], str], given: Sequence[str], recorded: str = "None") -> list[str]:
+        """The lines of a function that run the step, and set `results`.
+
+        Parameters
+        ----------
+        name : callable
+            Returns the name of an object.
+        given : sequence of str
+            The names of the arrays of the arguments.
+        recorded : str
+            That of the results of the recorded rows, if calls of Python give them without being made.
+        """
+        step, program = self.step, self.program
+        opaque = {i: x for i, x in enumerate(given) if i in step.opaque}
+        kind, aligned = name(np.ndarray), name(_aligned)  # an array that has memory of its own is aligned
+        arguments = [name(NOTHING) if i in opaque
+                     else f"{x} if {x}.__class__ is {kind} and {x}.base is None else {aligned}({x})"
+                     for i, x in enumerate(given)]  # fmt: skip
+        arguments += [f"{name(_aligned)}({name(get)}())" for get, _ in step.numbers]
+        found = program.frame_lines(name, arguments)
+        found += [f"frame.values[{i}] = {x}" for i, x in opaque.items()]
+        found += [f"frame.recorded = {recorded}"] if recorded != "None" else []
+        body = program.run_lines(name)
+        if any(row.changes == "keys" for row in step.rows):
+            body = [f"keys = {name(get_state)}()", "try:", *indented(body), f"except {name(Departed)}:",
+                    f"    {name(set_state)}(keys)", "    raise"]  # fmt: skip
+        return [*found, *body, f"results = [{', '.join(self._result(name, x) for x in step.results)}]"]
+
+    def _result(self, name: Callable[[Any], str], result: tuple[Any, Any, int]) -> str:
         x, layout, node = result
-        memory = self.program.memory
-        if x.__class__ is not Operand:
-            get = _getter(x, memory)
-            return get if layout == "" else lambda frame: Tensor(get(frame), layout, None, node)
-        own = memory.reader(x)
-        is_shared = x.buffer.kind in ("argument", "state")  # as in the step, a view of what others hold, too
-        read = own if is_shared else lambda frame: own(frame).copy()
-        return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
-
-    def _frame(self, arrays: tuple[Any, ...]) -> Frame:
-        """A frame of the arguments, and the numbers of leaves and optimizers, as arrays that machine code can read."""
-        step, given = self.step, arrays
-        if step.opaque:
-            given = tuple([NOTHING if i in step.opaque else x for i, x in enumerate(arrays)])
-        if step.numbers:
-            given = (*given, *[get() for get, _ in step.numbers])
-        for x in given:
-            if x.__class__ is not np.ndarray or not x.flags.aligned:
-                given = tuple([_aligned(x) for x in given])
-                break
-        frame = self.program.frame(given)
-        if step.opaque:
-            frame.values |= {i: arrays[i] for i in step.opaque}
-        return frame
+        is_operand = x.__class__ is Operand
+        read = f"{name(_getter(x, self.program.memory))}(frame)"
+        if is_operand and x.buffer.kind not in ("argument", "state"):  # those are, as in the step, views of others
+            read += ".copy()"
+        return read if layout == "" else f"{name(Tensor)}({read}, {name(layout)}, None, {node})"
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        program = self.program
-        frame = self._frame(arrays)
-        if self._draws:
-            keys = get_state()
-            try:
-                program.run(frame)
-            except Departed:
-                set_state(keys)
-                raise
-        else:
-            program.run(frame)
-        return [read(frame) for read in self._results]
+        found: list[Any] = self._replay(None, *arrays)
+        return found
 
     def __str__(self) -> str:
         calls = "".join(f"\n  stays a call of Python: {why}" for why in dict.fromkeys(self.step.whys.values()))
@@ -905,50 +910,64 @@ class TracedRun:
 
     def without_calls(self, *arrays: Any) -> list[Any]:
         """The results where calls of Python are not made: they give what they gave in the recorded run."""
-        frame = self._frame(arrays)
-        frame.recorded = [row.value for row in self.step.rows]
-        self.program.run(frame)
-        return [read(frame) for read in self._results]
+        found: list[Any] = self._replay([row.value for row in self.step.rows], *arrays)
+        return found
 
-    def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
-        """This run, or `exact` where an array of the program is another one than when the step was traced."""
-        leaves = list(self.step.leaves.values())
-        bound, optimizers, numbers = self.step.bound, self.step.optimizers, self.step.numbers
-        equal = [(own, name, itemgetter(*places)) for own, name, places in self.step.equal]
-        updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
-        nodes = self.program.nodes
-        written = {id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state"}
-        def holds() -> bool:
-            """Whether the program is that of the present arrays and numbers."""
-            return (
-                all(leaf.array is array for leaf, array in leaves)
-                and all(own[name][i] is array for own, name, i, array in bound)
-                and not any(p.uses for p in updated)  # a tape needs its present value: `step` refuses
-                and all(optimizer.form() == form for optimizer, form in optimizers)
-            )
+    def bind(self) -> None:
+        """Take down the arrays and numbers of leaves and optimizers that the program is of.
 
-        reads: list[Read] = [(getattr, leaf, "array") for leaf, _ in leaves]
-        for own, name, i, _ in bound:
+        It sets `hold`, which tells in a short time whether they are these still; where it is false, `fits` may yet
+        find equal numbers.
+        """
+        step = self.step
+        reads: list[Read] = [(getattr, leaf, "array") for leaf, _ in step.leaves.values()]
+        for own, name, i, _ in step.bound:
             reads += [(getitem, own, name), (getitem, own[name], i)]
-        reads += [(getattr, p, "uses") for p in updated]
-        reads += [read for optimizer, _ in optimizers for read in optimizer.reads_of_form()]
-        hold = Identities(reads, values_of(reads)()).hold if holds() else holds
-        call = self.__call__  # bound once: the class is not asked for it at each replay
+        reads += [(getattr, p, "uses") for optimizer, _ in step.optimizers for p in optimizer.parameters]
+        reads += [read for optimizer, _ in step.optimizers for read in optimizer.reads_of_form()]
+        self.hold = Identities(reads, values_of(reads)()).hold if self.fits() else self.fits
 
-        def run(*arrays: Any) -> Any:
-            if written:
-                for x in arrays:  # an argument that is written to is another one for each of the calls
-                    if id(x if x.__class__ is np.ndarray and x.base is None else owner_of(x)) in written:
-                        return exact(*arrays)
-            for own, name, pick in equal:
-                if len({*pick(own[name])}) > 1:
-                    return exact(*arrays)
-            for get, kind in numbers:
-                if get().__class__ is not kind:
-                    return exact(*arrays)
-            return call(*arrays) if hold() or holds() else exact(*arrays)
+    def fits(self) -> bool:
+        """Whether the program is that of the present arrays and numbers."""
+        step = self.step
+        return (
+            all(leaf.array is array for leaf, array in step.leaves.values())
+            and all(own[name][i] is array for own, name, i, array in step.bound)
+            # a tape needs its present value: `step` refuses
+            and not any(p.uses for optimizer, _ in step.optimizers for p in optimizer.parameters)
+            and all(optimizer.form() == form for optimizer, form in step.optimizers)
+        )
 
-        return run
+    def faults(self, name: Callable[[Any], str], arrays: Sequence[Any], given: Sequence[str]) -> list[str]:
+        """Expressions that are true where the arrays of arguments, or numbers, are none for this program.
+
+        Parameters
+        ----------
+        name : callable
+            Returns the name of an object.
+        arrays : sequence
+            The arrays of some arguments.
+        given : sequence of str
+            Their names.
+        """
+        nodes = self.program.nodes
+        written = frozenset(id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state")
+        may_be = [x for x, array in zip(given, arrays, strict=True) if written and array.__class__ is np.ndarray]
+        # An argument that is written to is another one for each of the calls.
+        found = [f"id({x} if {x}.base is None else {name(owner_of)}({x})) in {name(written)}" for x in may_be]
+        found += [f"{name(get)}().__class__ is not {name(kind)}" for get, kind in self.step.numbers]
+        found += [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
+                  for own, key, places in self.step.equal]  # fmt: skip
+        return found
+
+    def with_exact(self, exact: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
+        """This run, or `exact` where the program is that of other arrays or numbers."""
+        text, given = Text(), [f"x{i}" for i in range(len(arrays))]
+        faults = [f"not {text.name(self.hold)}() and not {text.name(self.fits)}()",
+                  *self.faults(text.name, arrays, given)]  # fmt: skip
+        own, other = (f"{text.name(f)}({', '.join(given)})" for f in (self.__call__, exact))
+        line = f"return {other} if {' or '.join(faults)} else {own}"
+        return text.function("run", ", ".join(given), [line], f"{__file__}: run")
 
 
 def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:

@@ -16,7 +16,6 @@ from autograd.compiler.numbers import Number
 from autograd.compiler.plan import Plan
 from autograd.compiler.program import Program
 from autograd.compiler.trace import Trace, Traced
-from autograd.engine.tensor import Tensor
 from autograd.transforms import tracing
 from autograd.transforms.tracing import TracedRun, TracedStep
 
@@ -325,15 +324,15 @@ def _gradients_have_one_place(patch: Patch) -> None:
 def _gradients_are_the_same_memory_in_each_run(patch: Patch) -> None:
     known: dict[int, Any] = {}
 
-    def frame(own: Any) -> Any:
-        def make(self: Any, arguments: Any) -> Any:
-            found = own(self, arguments)
-            found.gradients = known.setdefault(id(self), found.gradients)
-            return found
+    def lines(own: Any) -> Any:
+        def make(self: Any, name: Any, arguments: Any) -> Any:
+            memory = known.setdefault(id(self), np.empty((), self.memory.kind))
+            return [f"gradients = {name(memory)}" if line.startswith("gradients =") else line
+                    for line in own(self, name, arguments)]  # fmt: skip
 
         return make
 
-    wrapped(patch, Program, "frame", frame)
+    wrapped(patch, Program, "frame_lines", lines)
 
 
 def _copied(patch: Patch, kind: str) -> None:
@@ -543,21 +542,17 @@ def _a_count_is_the_recorded_one(patch: Patch) -> None:
 
 @fault("hyperparameters: flight")
 def _hyperparameters_are_not_guarded(patch: Patch) -> None:
-    wrapped(
-        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.optimizers.clear() or own(self, exact)
-    )
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.optimizers.clear() or own(self))
 
 
 @fault("leaves: flight")
 def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
-    wrapped(
-        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.leaves.clear() or own(self, exact)
-    )
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.leaves.clear() or own(self))
 
 
 @fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.bound.clear() or own(self, exact))
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.bound.clear() or own(self))
 
 
 @fault("momentum: another value")
@@ -585,15 +580,7 @@ def _a_second_gradient_is_not_added(patch: Patch) -> None:
 
 @fault("momentum: kept")
 def _results_are_not_copied(patch: Patch) -> None:
-    def reader(self: Any, result: Any) -> Any:
-        x, layout, node = result
-        if x.__class__ is not Operand:
-            return own(self, result)
-        read = self.program.memory.reader(x)
-        return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
-
-    own = TracedRun._reader
-    patch.setattr(TracedRun, "_reader", reader)
+    wrapped(patch, TracedRun, "_result", lambda own: lambda *given: own(*given).replace(".copy()", ""))
 
 
 @fault("momentum: flight")
