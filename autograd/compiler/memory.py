@@ -118,6 +118,18 @@ class Memory:
             return np.empty(x.shape, x.dtype)
         return np.ndarray(x.shape, x.dtype, whole.data, start + x.offset, x.strides)
 
+    def text(self, x: Operand, name: Callable[[Any], str]) -> str:
+        """An expression for an operand as an array, in the lines of a run (`steps`); `name` names objects in it."""
+        buffer = x.buffer
+        if buffer.kind == "argument" and part_of(x) is None:
+            return f"a{buffer.key}"
+        if buffer.kind == "gradient" and part_of(x) is None:
+            field, order = self.gradient(buffer)
+            return f"gradients[{field!r}]" + ("" if order is None else f".transpose({order})")
+        if buffer.kind in ("argument", "gradient"):
+            return f"{name(self.reader(x))}(frame)"
+        return name(self.view(x))
+
     def reader(self, x: Operand) -> Callable[[Frame], Any]:
         """A function of the frame that returns an operand as an array."""
         buffer = x.buffer

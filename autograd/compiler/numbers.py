@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .nodes import Refused
+from .text import Text
 
-__all__ = ["Number", "evaluated"]
+__all__ = ["Item", "Number", "evaluated", "texts_of"]
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**", "floordiv": "//", "mod": "%"}
 
@@ -89,19 +90,39 @@ for _name in _SIGNS:
     setattr(Number, f"__r{_name}__", _reflected)
 
 
-def evaluated(numbers: list[Number]) -> Callable[[], tuple[Any, ...]] | None:
-    """A function that returns the present values of numbers; None if there are none."""
-    if not numbers:
-        return None
-    names: dict[str, Any] = {"sqrt": math.sqrt}
+class Item:
+    """The source of a number: ``of[keys[0]][keys[1]]...``"""
+
+    def __init__(self, of: Any, *keys: Any):
+        self.of, self.keys = of, keys
+
+    def __call__(self) -> Any:
+        found = self.of
+        for key in self.keys:
+            found = found[key]
+        return found
+
+    def text(self, name: Callable[[Any], str]) -> str:
+        """The expression, where `name` returns the name of an object."""
+        return name(self.of) + "".join(f"[{key!r}]" for key in self.keys)
+
+
+def texts_of(numbers: Sequence[Number], name: Callable[[Any], str]) -> tuple[list[str], list[str]]:
+    """Lines that read the sources of numbers, and the expressions of the numbers; `name` names objects in them."""
+    sources: dict[str, Callable[[], Any]] = {}
     for each in numbers:
-        names |= each.sources
-    order = {name: f"n{i}" for i, name in enumerate(n for n in names if n != "sqrt")}
-    text = ", ".join(each.text for each in numbers)
-    text = re.sub(r"\bs\d+\b", lambda found: order[found[0]], text)
-    lines = [f"    {short} = {name}()" for name, short in order.items()]
-    source = "\n".join(["def values():", *lines, f"    return ({text},)"])
-    space = dict(names)
-    exec(compile(source, "<numbers of a captured step>", "exec"), space)
-    found: Callable[[], tuple[Any, ...]] = space["values"]
+        sources |= each.sources
+    order = {known: f"n{i}" for i, known in enumerate(sources)}
+    lines = [f"{order[known]} = {source.text(name) if isinstance(source, Item) else f'{name(source)}()'}"
+             for known, source in sources.items()]  # fmt: skip
+    texts = [re.sub(r"\bs\d+\b", lambda found: order[found[0]], each.text) for each in numbers]
+    return lines, [text.replace("sqrt(", f"{name(math.sqrt)}(") for text in texts]
+
+
+def evaluated(numbers: Sequence[Number]) -> tuple[Any, ...]:
+    """The present values of numbers."""
+    text = Text()
+    lines, texts = texts_of(numbers, text.name)
+    lines += [f"return ({''.join(f'{each}, ' for each in texts)})"]
+    found: tuple[Any, ...] = text.function("values", "", lines, "<numbers of a captured step>")()
     return found

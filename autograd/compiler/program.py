@@ -18,13 +18,15 @@ from .machine import Row, Table, compile_loops, is_available, product_row, ufunc
 from .matrices import matrix_row
 from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
-from .numbers import Number, evaluated
+from .numbers import Number, texts_of
 from .plan import Group, Plan, along, name_of
-from .steps import CHANGED, Lines, Text, beginning, lines_of
+from .steps import CHANGED, Lines, beginning, lines_of
+from .text import Text
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
 _MOST_NUMBERS = 4096
+_FEW = 16  # numbers that are written one by one, each in 0.07 us; a slice takes 1 us
 _ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
 
 
@@ -74,8 +76,16 @@ class Program:
         text.function("run", "frame", lines, f"{__file__}: run")(frame)
 
     def run_lines(self, name: Callable[[Any], str]) -> list[str]:
-        """The lines of a function that does what `run` does, with `frame` and its parts; see `Lines`."""
+        """The lines of a function that does what `run` does, with the parts of a frame; see `Lines`.
+
+        They read `frame` itself if `needs_frame`.
+        """
         return lines_of(self.steps, self._first_change, name)
+
+    @property
+    def needs_frame(self) -> bool:
+        """Whether a step is a call of Python that is given the frame."""
+        return not all(isinstance(step, Lines) for step in self.steps)
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
@@ -298,8 +308,10 @@ class Program:
         none = np.zeros(1)
 
         def lines(name: Callable[[Any], str]) -> list[str]:
-            given = ", ".join([*(f"a{i}" for i in range(self.arguments)), "gradients" if has_gradients else name(none)])
-            return [f"found = {name(walk)}({given})", f"if found: {name(look)}(found, frame)"]
+            arguments = "".join(f"a{i}, " for i in range(self.arguments))
+            frame = "frame" if self.needs_frame else f"{name(Frame)}(({arguments}), gradients)"
+            return [f"found = {name(walk)}({arguments}{'gradients' if has_gradients else name(none)})",
+                    f"if found: {name(look)}(found, {frame})"]  # fmt: skip
 
         return Lines(lines)
 
@@ -331,12 +343,11 @@ class Program:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
 
     def frame_lines(self, name: Callable[[Any], str], arguments: Sequence[str]) -> list[str]:
-        """The lines that make a frame of arguments, as `frame` does, and name its parts."""
-        kind, given = self.memory.kind, [f"a{i}" for i in range(len(arguments))]
+        """The lines that make the parts of a frame of arguments, as `frame` does."""
+        kind = self.memory.kind
         return [
-            *(f"{a} = {x}" for a, x in zip(given, arguments, strict=True)),
+            *(f"a{i} = {x}" for i, x in enumerate(arguments)),
             f"gradients = {None if kind is None else f'{name(np.empty)}((), {name(kind)})'}",
-            f"frame = {name(Frame)}(({''.join(f'{a}, ' for a in given)}), gradients)",
         ]
 
 
@@ -403,10 +414,11 @@ def _instead(x: Operand, same: dict[int, Operand]) -> Operand:
     return x if number is None else Operand(number.buffer, number.offset, x.shape, x.strides, x.dtype)
 
 
-class _Numbers:
-    """The numbers of a row, which a call writes to memory in each dtype in which they are used."""
+class _Numbers(Lines):
+    """The numbers of a row, which lines write to memory in each dtype in which they are used."""
 
     def __init__(self) -> None:
+        super().__init__(self._write)
         self._numbers: list[Number] = []
         self._known: dict[Any, Operand] = {}
         self._memory: dict[Any, Any] = {}
@@ -432,15 +444,15 @@ class _Numbers:
         return node.with_ins(ins)
 
     def end(self) -> None:
-        self._values: Any = evaluated(self._numbers)
         self.step.outs = tuple(self._known.values())
-        self._writes = [(whole[: len(self._numbers)]) for whole in self._memory.values()]
 
-    def __call__(self, frame: Frame) -> None:
-        values = self._values()
-        if len(values) == 1:  # a slice takes four times as long
-            for whole in self._writes:
-                whole[0] = values[0]
-        else:
-            for whole in self._writes:
-                whole[:] = values
+    def _write(self, name: Callable[[Any], str]) -> list[str]:
+        lines, texts = texts_of(self._numbers, name)
+        if len(texts) > _FEW:
+            every = [f"{name(whole)}[:{len(texts)}] = values" for whole in self._memory.values()]
+            return [*lines, f"values = ({''.join(f'{text}, ' for text in texts)})", *every]
+        known = name([None] * len(texts))  # the last values: a number that is the same object is there already
+        for k, (text, (_, dtype)) in enumerate(zip(texts, self._known, strict=True)):
+            lines += [f"n = {text}",
+                      f"if n is not {known}[{k}]: {known}[{k}] = {name(self._memory[dtype])}[{k}] = n"]  # fmt: skip
+        return lines

@@ -7,52 +7,20 @@ from typing import Any
 
 from ..errors import CaptureError
 from .memory import Departed, Frame
+from .text import Text, indented
 
-__all__ = ["CHANGED", "Lines", "Text", "indented", "lines_of"]
+__all__ = ["CHANGED", "Lines", "beginning", "lines_of"]
 
 CHANGED = (
     "capture: a check of values found another result than in the recorded step, when the replay had changed something "
     "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
 )
-_MOST_DEFAULTS = 200
-
-
-class Text:
-    """The text of a function, while it is written, with the objects that it names.
-
-    Examples
-    --------
-    >>> text = Text()
-    >>> add = text.function("add", "x", [f"return x + {text.name(3)}"], "an example")
-    >>> add(4)
-    7
-    """
-
-    def __init__(self) -> None:
-        self._names: dict[str, Any] = {}
-        self._known: dict[int, str] = {}
-
-    def name(self, value: Any) -> str:
-        """The name of an object; one for each."""
-        if id(value) not in self._known:
-            self._known[id(value)] = f"c{len(self._names)}"
-            self._names[self._known[id(value)]] = value
-        return self._known[id(value)]
-
-    def function(self, name: str, parameters: str, lines: Sequence[str], file: str) -> Callable[..., Any]:
-        """The function of lines. Objects are defaults of its parameters, which are read faster than globals."""
-        few = [f"{each}={each}" for each in self._names] if len(self._names) < _MOST_DEFAULTS else []
-        source = "\n".join([f"def {name}({', '.join(filter(None, [parameters, *few]))}):", *indented(lines)])
-        space = dict(self._names)
-        exec(compile(source, file, "exec"), space)
-        found: Callable[..., Any] = space[name]
-        return found
 
 
 class Lines:
     """A step of a program as lines of Python.
 
-    They may read `frame`, its array `gradients`, and its arguments ``a0, a1, ...``.
+    They may read the parts of a frame: its arrays `gradients`, `recorded`, and its arguments ``a0, a1, ...``.
 
     Parameters
     ----------
@@ -83,7 +51,7 @@ class Lines:
 def beginning(arguments: int) -> list[str]:
     """Lines that give what is in `frame` its names."""
     given = "".join(f"a{i}, " for i in range(arguments))
-    return ["gradients = frame.gradients", *([f"{given}= frame.arguments"] if given else [])]
+    return ["gradients, recorded = frame.gradients, frame.recorded", *([f"{given}= frame.arguments"] if given else [])]
 
 
 def lines_of(
@@ -108,8 +76,3 @@ def lines_of(
 
 def _lines(step: Callable[[Frame], Any], name: Callable[[Any], str]) -> list[str]:
     return step.write(name) if isinstance(step, Lines) else [f"{name(step)}(frame)"]
-
-
-def indented(lines: Sequence[str]) -> list[str]:
-    """Lines of a block."""
-    return [f"    {line}" for line in lines]

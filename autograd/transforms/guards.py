@@ -18,7 +18,7 @@ from numpy.lib.array_utils import byte_bounds
 from ..arrays.capture import Capture, current_capture
 from ..arrays.device import runtime_of
 from ..compiler.identities import Identities
-from ..compiler.steps import Text, indented
+from ..compiler.text import Text, indented
 from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf

@@ -19,10 +19,11 @@ import numpy as np
 from ..compiler.identities import Identities, Read, values_of
 from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Operand, Refused
-from ..compiler.numbers import Number, evaluated
+from ..compiler.numbers import Item, Number, texts_of
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
-from ..compiler.steps import Lines, Text, indented
+from ..compiler.steps import Lines
+from ..compiler.text import Text, indented
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
@@ -712,7 +713,7 @@ class _Stepper:
         def begin(name: Callable[[Any], str]) -> list[str]:
             of, do = name(optimizer), name(call)
             return [
-                f"if frame.recorded is not None: {of}._advance()",
+                f"if recorded is not None: {of}._advance()",
                 "else:",
                 f"    {do}({of}._begin)",
                 f"    if {of}._used is not None or not {of}.steps & ({of}.steps - 1): {do}({of}._note_use, {keep})",
@@ -751,7 +752,7 @@ class _Stepper:
             for name in ("lr", "steps"):
                 if own.get(name).__class__ in (int, float):
                     value = own[name]
-                    own[name] = Number.of(value, partial(getitem, own, name))
+                    own[name] = Number.of(value, Item(own, name))
                     self._undo.append(partial(setitem, own, name, value))
 
     def _replace_items(self, name: str, x: list[Any]) -> None:
@@ -762,7 +763,7 @@ class _Stepper:
             if item.__class__ is int:
                 equal.setdefault((item, self._has_gradient[i]), []).append(i)
         for (item, _), places in equal.items():
-            number = Number.of(item, partial(_item, own, name, places[0]))
+            number = Number.of(item, Item(own, name, places[0]))
             self._counts.append((name, places, number))
             for i in places:
                 x[i] = number
@@ -810,14 +811,13 @@ class _Stepper:
             if now[0] is not made:
                 numbers.append(now[0])
                 changed.append((name, places))
-        values = evaluated(numbers)
-        if values is not None:
-
+        if numbers:
 
             def count(name: Callable[[Any], str]) -> list[str]:
-                found = [f"values = {name(values)}()"]
+                found, texts = texts_of(numbers, name)
+                found += [f"value{k} = {text}" for k, text in enumerate(texts)]
                 for k, (key, places) in enumerate(changed):
-                    found += [f"value, of = values[{k}], {name(own)}[{key!r}]", *(f"of[{i}] = value" for i in places)]
+                    found += [f"of = {name(own)}[{key!r}]", *(f"of[{i}] = value{k}" for i in places)]
                 return found
 
             trace.add("python", Lines(count), (), (), changes=True)
@@ -873,20 +873,24 @@ class TracedRun:
                      else f"{x} if {x}.__class__ is {kind} and {x}.base is None else {aligned}({x})"
                      for i, x in enumerate(given)]  # fmt: skip
         arguments += [f"{name(_aligned)}({name(get)}())" for get, _ in step.numbers]
-        found = program.frame_lines(name, arguments)
-        found += [f"frame.values[{i}] = {x}" for i, x in opaque.items()]
-        found += [f"frame.recorded = {recorded}"] if recorded != "None" else []
-        body = program.run_lines(name)
+        body, results = program.run_lines(name), [self._result(name, x) for x in step.results]
+        found = [f"recorded = {recorded}", *program.frame_lines(name, arguments)]
+        if program.needs_frame or any("frame" in result for result in results):
+            found += [f"frame = {name(Frame)}(({''.join(f'a{i}, ' for i in range(len(arguments)))}), gradients)"]
+            found += [f"frame.values[{i}] = {x}" for i, x in opaque.items()]
+            found += ["frame.recorded = recorded"]
         if any(row.changes == "keys" for row in step.rows):
             body = [f"keys = {name(get_state)}()", "try:", *indented(body), f"except {name(Departed)}:",
                     f"    {name(set_state)}(keys)", "    raise"]  # fmt: skip
-        return [*found, *body, f"results = [{', '.join(self._result(name, x) for x in step.results)}]"]
+        return [*found, *body, f"results = [{', '.join(results)}]"]
 
     def _result(self, name: Callable[[Any], str], result: tuple[Any, Any, int]) -> str:
         x, layout, node = result
-        is_operand = x.__class__ is Operand
-        read = f"{name(_getter(x, self.program.memory))}(frame)"
-        if is_operand and x.buffer.kind not in ("argument", "state"):  # those are, as in the step, views of others
+        memory = self.program.memory
+        read = memory.text(x, name) if x.__class__ is Operand else f"{name(_getter(x, memory))}(frame)"
+        if x.__class__ is _Scalar:
+            read = f"{memory.text(x.operand, name)}[()]"
+        if x.__class__ is Operand and x.buffer.kind not in ("argument", "state"):  # those are views, as in the step
             read += ".copy()"
         return read if layout == "" else f"{name(Tensor)}({read}, {name(layout)}, None, {node})"
 

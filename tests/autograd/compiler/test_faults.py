@@ -361,17 +361,15 @@ def _state_is_a_copy(patch: Patch) -> None:
 
 @fault("momentum: flight")
 def _numbers_are_those_of_the_first_run(patch: Patch) -> None:
-    done: set[int] = set()
+    def once(own: Any) -> Any:
+        def write(self: Any, name: Any) -> list[str]:
+            done = self.__dict__.setdefault("done", [])
+            lines = ["    " + line for line in own(self, name)]
+            return [f"if not {name(done)}:", *lines, f"    {name(done)}.append(1)"]
 
-    def evaluate(own: Any) -> Any:
-        def make(self: Any, frame: Any) -> None:
-            if id(self) not in done:
-                done.add(id(self))
-                own(self, frame)
+        return write
 
-        return make
-
-    wrapped(patch, program._Numbers, "__call__", evaluate)
+    wrapped(patch, program._Numbers, "_write", once)
 
 
 @fault("decision: is another one")
@@ -600,7 +598,7 @@ def _calls_of_python_are_not_made_again(patch: Patch) -> None:
 
 @fault("moments: another value")
 def _counts_are_not_written(patch: Patch) -> None:
-    wrapped(patch, tracing, "evaluated", lambda own: lambda numbers: None)
+    wrapped(patch, tracing, "Lines", lambda own: lambda of: own((lambda _: []) if of.__name__ == "count" else of))
 
 
 @fault("moments: another value")
