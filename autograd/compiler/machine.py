@@ -23,8 +23,8 @@ from .build import check, compile_loops, compile_texts, is_available, is_compile
 from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
-__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Definition", "Operand", "Row", "Table", "Unsupported", "builtin",
-           "check", "compile_loops", "is_available", "loop_of", "outer_strides", "product_row", "symbols_of",
+__all__ = ["DIVISION", "FASTCALL", "INVALID", "OVERFLOW", "Definition", "Operand", "Row", "Table", "Unsupported",
+           "builtin", "check", "compile_loops", "is_available", "loop_of", "outer_strides", "product_row", "symbols_of",
            "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
@@ -36,7 +36,8 @@ _PROVED = 256  # results of a product that are compared
 _BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
 """Ufuncs whose loops give other zeros in the rest of a vector, or have faults for results with gaps (NumPy 2.4)."""
 
-_FASTCALL = 0x80  # METH_FASTCALL
+FASTCALL = 0x80
+"""METH_FASTCALL: a built-in function is given the address of its arguments, and their number."""
 _DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
 
 
@@ -180,7 +181,7 @@ def _walker() -> tuple[Any, Any]:
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
     ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols_of(*walker.NEEDED))
     called = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(walks)
-    return called, Definition(b"run", entry, _FASTCALL, b"Run a table of calls.")
+    return called, Definition(b"run", entry, FASTCALL, b"Run a table of calls.")
 
 
 def symbols_of(*names: str) -> dict[str, int]:

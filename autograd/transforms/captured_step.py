@@ -685,8 +685,8 @@ class _Plan:
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.program, self.why = program, why
         if program is not None:
-            program.bind()
-            self.run = program.with_exact(self.run, form.arrays)
+            program.bind(form.arrays)
+            self.run = program.with_exact(self.run)
         for row in of.recorder.rows:  # the recorded values
             row.value = None
         if again:

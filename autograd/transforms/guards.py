@@ -299,10 +299,10 @@ class Seen(Capture):
 class Program(Protocol):
     """A program whose lines stand in the function of a plan; see `TracedRun`."""
 
-    hold: Callable[[], bool]
+    hold: Callable[..., bool]
 
-    def faults(self, name: Callable[[Any], str], arrays: Sequence[Any], given: Sequence[str]) -> list[str]:
-        """Expressions that are true where the program does not fit."""
+    def faults(self, name: Callable[[Any], str]) -> list[str]:
+        """Expressions that are true where the program does not fit, though `hold` is true of the arrays."""
 
     def lines(self, name: Callable[[Any], str], given: Sequence[str]) -> list[str]:
         """The lines of the program, which set `results`."""
@@ -369,25 +369,28 @@ def entry(
     text, given = Text(), [f"v{i}" for i in range(len(form.arrays))]
     name = text.name
     lines = [f"if {fault}: return None" for fault in _state_faults(form, guard, name)]
+    checks: list[str] = []
     if form.is_flat:
-        lines += _argument_lines(form, name)
+        reads, checks = _argument_lines(form, name)
+        lines += reads
     else:
         lines += [f"try: form = {name(Form)}(args)", f"except {name(TapeError)}: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
+    arrays = [v for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
     lines += ["try:", f"    if not {name(guard.same.hold)}(): return None"]
-    lines += [] if program is None else [f"    fits = {name(program.hold)}()"]
+    lines += [] if program is None else [f"    fits = {name(program.hold)}({', '.join(arrays)})"]
     lines += ["except (KeyError, ValueError, AttributeError): return None"]  # a name, an attribute or a cell is gone
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     forms = [(f"{name(leaf)}.array is not {name(array)}", f"{name(_leaf_form)}({name(leaf)}) != {name(kept)}")
              for leaf, array, kept in guard.leaves]  # fmt: skip
-    other = [*(f"if {is_other} and {fault}: return None" for is_other, fault in forms),
+    other = [*(f"if {check}: return None" for check in checks),
+             *(f"if {is_other} and {fault}: return None" for is_other, fault in forms),
              f"return {name(run)}({', '.join(given)})"]  # fmt: skip
     if program is None:
         lines += other
     else:
-        faults = ["not fits", *program.faults(name, form.arrays, given)]
-        lines += [f"if {' or '.join(faults)}:", *indented(other)]
+        lines += [f"if {' or '.join(['not fits', *program.faults(name)])}:", *indented(other)]
         lines += [*program.lines(name, given), *(f"{name(change)}()" for change in again), "return results"]
     return text.function("enter", "args", lines, f"{__file__}: entry")
 
@@ -402,25 +405,25 @@ def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[
     return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
 
 
-def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
-    """Lines that read the arrays of arguments in no containers, and compare their forms."""
-    lines, checks = [], []
+def _argument_lines(form: Form, name: Callable[[Any], str]) -> tuple[list[str], list[str]]:
+    """Lines that read the arrays of arguments in no containers, and faults of their forms that `hold` sees, too."""
+    lines, faults, checks = list[str](), list[str](), list[str]()
     if form.leaves:
         lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
     for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
-        kind = name(x.__class__)
-        checks.append(f"a{i}.__class__ is not {kind}")
+        kind, own = name(x.__class__), checks if array.__class__ is np.ndarray else faults
+        faults.append(f"a{i}.__class__ is not {kind}")
         if x.__class__ in TENSORS:
-            checks[-1] += f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not {name(x.layout)}"
+            faults[-1] += f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not {name(x.layout)}"
             lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {kind} else a{i}")
-            checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
+            own.append(f"v{i}.__class__ is not {name(array.__class__)}")
         else:
             lines.append(f"v{i} = a{i}")
         if array.__class__ is Key:
-            checks.append(f"v{i}.axes != {name(array.axes)} or v{i}.places != {name(array.places)}")
-            checks.append(f"v{i}.apart != {name(array.apart)}")
+            own.append(f"v{i}.axes != {name(array.axes)} or v{i}.places != {name(array.places)}")
+            own.append(f"v{i}.apart != {name(array.apart)}")
         if isinstance(array, np.ndarray):
-            checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
-            checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
-        checks += [f"v{i} is v{j}" for j in range(i)]
-    return [*lines, *(f"if {check}: return None" for check in checks)]
+            own.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
+            own += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
+        own += [f"v{i} is v{j}" for j in range(i) if form.arrays[j].__class__ is array.__class__]
+    return [*lines, *(f"if {fault}: return None" for fault in faults)], checks

@@ -917,19 +917,22 @@ class TracedRun:
         found: list[Any] = self._replay([row.value for row in self.step.rows], *arrays)
         return found
 
-    def bind(self) -> None:
+    def bind(self, arrays: Sequence[Any]) -> None:
         """Take down the arrays and numbers of leaves and optimizers that the program is of.
 
-        It sets `hold`, which tells in a short time whether they are these still; where it is false, `fits` may yet
-        find equal numbers.
+        It sets `hold`, which is given the arrays among those of some arguments, and tells in a short time whether the
+        program is that of them, and of what was taken down. Where it is false, `fits` may yet find equal numbers.
         """
-        step = self.step
+        step, nodes = self.step, self.program.nodes
+        self._written = {id(x.buffer.array) for node in nodes for x in node.outs if x.buffer.kind == "state"}
         reads: list[Read] = [(getattr, leaf, "array") for leaf, _ in step.leaves.values()]
         for own, name, i, _ in step.bound:
             reads += [(getitem, own, name), (getitem, own[name], i)]
         reads += [(getattr, p, "uses") for optimizer, _ in step.optimizers for p in optimizer.parameters]
         reads += [read for optimizer, _ in step.optimizers for read in optimizer.reads_of_form()]
-        self.hold = Identities(reads, values_of(reads)()).hold if self.fits() else self.fits
+        like = [x for x in arrays if x.__class__ is np.ndarray]
+        found = Identities(reads, values_of(reads)(), like, self._written)
+        self.hold = found.hold if self.fits() else lambda *_: False
 
     def fits(self) -> bool:
         """Whether the program is that of the present arrays and numbers."""
@@ -942,36 +945,21 @@ class TracedRun:
             and all(optimizer.form() == form for optimizer, form in step.optimizers)
         )
 
-    def faults(self, name: Callable[[Any], str], arrays: Sequence[Any], given: Sequence[str]) -> list[str]:
-        """Expressions that are true where the arrays of arguments, or numbers, are none for this program.
+    def faults(self, name: Callable[[Any], str]) -> list[str]:
+        """Expressions that are true where numbers are none for this program; `name` returns the name of an object."""
+        kinds = [f"{name(get)}().__class__ is not {name(kind)}" for get, kind in self.step.numbers]
+        return kinds + [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
+                        for own, key, places in self.step.equal]  # fmt: skip
 
-        Parameters
-        ----------
-        name : callable
-            Returns the name of an object.
-        arrays : sequence
-            The arrays of some arguments.
-        given : sequence of str
-            Their names.
-        """
-        nodes = self.program.nodes
-        written = frozenset(id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state")
-        may_be = [x for x, array in zip(given, arrays, strict=True) if written and array.__class__ is np.ndarray]
-        # An argument that is written to is another one for each of the calls.
-        found = [f"id({x} if {x}.base is None else {name(owner_of)}({x})) in {name(written)}" for x in may_be]
-        found += [f"{name(get)}().__class__ is not {name(kind)}" for get, kind in self.step.numbers]
-        found += [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
-                  for own, key, places in self.step.equal]  # fmt: skip
-        return found
-
-    def with_exact(self, exact: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
+    def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where the program is that of other arrays or numbers."""
-        text, given = Text(), [f"x{i}" for i in range(len(arrays))]
-        faults = [f"not {text.name(self.hold)}() and not {text.name(self.fits)}()",
-                  *self.faults(text.name, arrays, given)]  # fmt: skip
-        own, other = (f"{text.name(f)}({', '.join(given)})" for f in (self.__call__, exact))
-        line = f"return {other} if {' or '.join(faults)} else {own}"
-        return text.function("run", ", ".join(given), [line], f"{__file__}: run")
+        text = Text()
+        written, owner = text.name(self._written), text.name(owner_of)
+        faults = [f"not {text.name(self.fits)}()", *self.faults(text.name),
+                  # an argument that is written to is another one for each of the calls
+                  *([f"any(id({owner}(x)) in {written} for x in arrays)"] if self._written else [])]  # fmt: skip
+        line = f"return {text.name(exact)}(*arrays) if {' or '.join(faults)} else {text.name(self.__call__)}(*arrays)"
+        return text.function("run", "*arrays", [line], f"{__file__}: run")
 
 
 def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:

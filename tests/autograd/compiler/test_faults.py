@@ -540,17 +540,17 @@ def _a_count_is_the_recorded_one(patch: Patch) -> None:
 
 @fault("hyperparameters: flight")
 def _hyperparameters_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.optimizers.clear() or own(self))
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.optimizers.clear() or own(self, xs))
 
 
 @fault("leaves: flight")
 def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.leaves.clear() or own(self))
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.leaves.clear() or own(self, xs))
 
 
 @fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self: self.step.bound.clear() or own(self))
+    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.bound.clear() or own(self, xs))
 
 
 @fault("momentum: another value")
