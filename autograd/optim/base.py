@@ -375,6 +375,17 @@ class Optimizer:
                 distribution.compare_step(self)
         self.steps += 1
 
+    @classmethod
+    def counts_only(cls, of: str, state: str, alone: str) -> str:
+        """An expression that is true where `_begin` does no more than to count the step; for the lines of a replay.
+
+        Its arguments are the names of the optimizer, of the state of the thread, and of `ALONE`.
+        """
+        if cls._begin is not Optimizer._begin:
+            return "False"
+        has_its_rate = f"{of}.lr is {of}._checked_lr and {of}.schedule is None and not {of}._has_groups"
+        return f"{has_its_rate} and {state}.distribution is {alone}"
+
     def form(self) -> Any:
         """The hyperparameters and switches that decide how an update is made, besides rates and the forms of arrays."""
         groups = [group.own | _NO_RATE for group in self._groups]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn, overload
 
@@ -124,7 +124,7 @@ class CapturedStep:
         return "" if not isinstance(plan, _Plan) or plan.program is None else plan.program.explain()
 
     def __call__(self, *args: Any, **words: Any) -> Any:
-        if self._thread != threading.get_ident() or words:
+        if self._thread != get_ident() or words:
             return self._elsewhere(args, words)
         plan = self._last
         if plan is not None:
@@ -148,9 +148,9 @@ class CapturedStep:
     def _elsewhere(self, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """A call in another thread, or with keywords, each of which has records of its own."""
         if self._thread is None:
-            self._thread = threading.get_ident()
-        if self._thread != threading.get_ident():
-            key: Any = threading.get_ident()
+            self._thread = get_ident()
+        if self._thread != get_ident():
+            key: Any = get_ident()
             other = self._others.get(key) or self._others.setdefault(key, CapturedStep(self._step, *self._options))
             return other(*args, **words)
         if not words:
@@ -335,7 +335,7 @@ class CapturedStep:
         """Run the step itself, where no replay has found its decisions on data. Other ranks may go on replaying."""
         self.departures += 1
         if not state.distribution.is_alone:
-            with Recorder(form.arrays, threading.get_ident(), is_quiet=True):
+            with Recorder(form.arrays, get_ident(), is_quiet=True):
                 return self._step(*args)
         n = self._departed[form.key] = self._departed.get(form.key, 0) + 1
         if n not in _OTHER_DECISIONS or form.is_on_device:
@@ -463,7 +463,7 @@ class CapturedStep:
         """A recorder of a run, which knows what the step can reach."""
         # The ranks compare the first runs, which are recorded at the same calls on all of them.
         is_quiet = self._counts.is_late and not state.distribution.is_alone
-        recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
+        recorder = Recorder(given.arrays, get_ident(), is_quiet)
         arrays = [x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size]
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
         recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
@@ -559,8 +559,8 @@ class CapturedStep:
         An index may be out of range, a matrix singular, a check of the program may fail.
         """
         again = (
-            Recorder(form.arrays, threading.get_ident()) if state.distribution.is_alone
-            else Rehearsal(form.arrays, threading.get_ident(), recorder)
+            Recorder(form.arrays, get_ident()) if state.distribution.is_alone
+            else Rehearsal(form.arrays, get_ident(), recorder)
         )  # fmt: skip
         again.outside, again.reachable = recorder.outside, recorder.reachable
         again.persistent, again.may_cast = recorder.persistent, recorder.may_cast

@@ -25,6 +25,7 @@ from ..compiler.program import Program, changes_state
 from ..compiler.steps import Lines
 from ..compiler.text import Text, indented
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
+from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -714,9 +715,10 @@ class _Stepper:
             of, do = name(optimizer), name(call)
             return [
                 f"if recorded is not None: {of}._advance()",
-                "else:",
-                f"    {do}({of}._begin)",
-                f"    if {of}._used is not None or not {of}.steps & ({of}.steps - 1): {do}({of}._note_use, {keep})",
+                f"elif {optimizer.counts_only(of, name(state), name(ALONE))}: {of}.steps += 1",
+                f"else: {do}({of}._begin)",
+                f"if recorded is None and ({of}._used is not None or not {of}.steps & ({of}.steps - 1)):",
+                f"    {do}({of}._note_use, {keep})",
             ]
 
         self.trace_.add("python", Lines(begin), (), (), changes=True, is_begin=True)
