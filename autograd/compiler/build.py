@@ -134,13 +134,18 @@ def compile_loops(loops: Sequence[Loop]) -> list[int]:
         new = [loop for loop in dict.fromkeys(loops) if loop not in _addresses]
         texts = [_text(loop) for loop in new]
         for loop, (address,) in zip(new, compile_texts(texts, [_NAME]), strict=True):
-            _addresses[loop] = address
-            _compiled_addresses.add(address)
+            _addresses[loop] = noted(address)
         return [_addresses[loop] for loop in loops]
 
 
+def noted(address: int) -> int:
+    """Note the address of a compiled function in the form of a loop, which clears no floating-point flags."""
+    _compiled_addresses.add(address)
+    return address
+
+
 def is_compiled(address: int) -> bool:
-    """Whether it is the address of a function that `compile_loops` has made."""
+    """Whether it is the address of a compiled function that clears no floating-point flags."""
     return address in _compiled_addresses
 
 

@@ -1,6 +1,6 @@
 """Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
 
-`compile_loops` gives the addresses of loops, `ufunc_row` and `product_row` those of NumPy's own; a `Table` holds the
+`compile_loops` gives the addresses of loops, `ufunc_row` those of NumPy's own (and `products`); a `Table` holds the
 calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions
 have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
 
@@ -11,7 +11,6 @@ elementwise ufunc may be one of its operands.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -24,15 +23,14 @@ from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
 __all__ = ["DIVISION", "FASTCALL", "INVALID", "OVERFLOW", "Definition", "Operand", "Row", "Table", "Unsupported",
-           "builtin", "check", "compile_loops", "is_available", "loop_of", "outer_strides", "product_row", "symbols_of",
-           "ufunc_row", "walk"]  # fmt: skip
+           "builtin", "check", "compile_loops", "is_available", "loop_of", "symbols_of", "ufunc_row",
+           "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
 
 _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-_PROVED = 256  # results of a product that are compared
 _BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
 """Ufuncs whose loops give other zeros in the rest of a vector, or have faults for results with gaps (NumPy 2.4)."""
 
@@ -296,124 +294,3 @@ def _order(strides: Sequence[Sequence[int]]) -> list[int]:
             at = place
         order.insert(at, d)
     return order[::-1]
-
-
-def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
-    """The row of ``np.matmul(a, b)``, ``np.dot(a, b)`` or ``np.vecdot(a, b)``, by NumPy's loop, which calls the BLAS.
-
-    The loop of `dot` is that of `matmul`.
-
-    In which order numbers are added depends on shapes and strides, so random numbers show, once for each form, whether
-    the row has the bits of NumPy's function, with and without ``out=``. `same` says that both operands begin at one
-    address, for which NumPy may choose another function of the BLAS.
-
-    Raises
-    ------
-    Unsupported
-        The bits differ, or NumPy would convert an operand.
-
-    Examples
-    --------
-    >>> a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
-    >>> not is_available() or product_row(a, b, out).dims == (1, 4, 8, 2)
-    True
-    """
-    found = _proved_product(a, b, out, function, same)
-    if isinstance(found, str):
-        raise Unsupported(found)
-    return found
-
-
-@cache
-def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: bool) -> Row | str:
-    """The row, or why there is none."""
-    try:
-        row = _product(a, b, out, function)
-    except Unsupported as error:
-        return str(error)
-    random = np.random.default_rng(0)
-    for _ in range(-(-_PROVED // math.prod(out.shape))):  # a few numbers may be equal by chance
-        if not _is_product(row, a, b, out, getattr(np, function), same, random):
-            return f"{function} of {a} and {b} to {out}: another order of additions"
-    return row
-
-
-def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, same: bool, random: Any) -> bool:
-    """Whether a row has the bits of a function on random numbers."""
-    x, y = _like(a, random), _like(b, random)
-    if same:
-        memory = max(x.base, y.base, key=len)
-        x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
-    found, apart = _like(out, random), _like(out, random)
-    table = Table()
-    table.add(row, [each.ctypes.data for each in (x, y, found)])
-    with np.errstate(all="ignore"):
-        needed = np.asarray(function(x, y))
-        if function is not np.dot or apart.flags.c_contiguous:
-            function(x, y, out=apart)
-        else:
-            apart[...] = needed
-        table.finish()()
-    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
-
-
-def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
-    text = f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape} to {out.dtype}{out.shape}"
-    if not a.dtype == b.dtype == out.dtype or 0 in (*a.shape, *b.shape, *out.shape) or not (a.shape and b.shape):
-        raise Unsupported(text)
-    if any(stride < 0 for each in (a, b, out) for stride in each.strides):
-        raise Unsupported(f"{text}, with negative strides")
-    ufunc: Any
-    sizes: tuple[int, ...]
-    if function == "vecdot" and hasattr(np, "vecdot"):
-        ufunc, ndims, sizes, steps = np.vecdot, (1, 1, 0), (a.shape[-1],), (a.strides[-1], b.strides[-1])
-        is_right = a.shape[-1] == b.shape[-1]
-    elif function == "matmul" or (function == "dot" and len(a.shape) <= 2 >= len(b.shape)):
-        ufunc, ndims, sizes, steps, is_right = _core(a, b, out)
-    else:
-        raise Unsupported(text)
-    batch = out.shape[: len(out.shape) - ndims[2]]
-    outer = [outer_strides(each, inner, batch, text) for each, inner in zip((a, b, out), ndims, strict=True)]
-    if not is_right:
-        raise Unsupported(text)
-    # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
-    info, owner = loop_of(ufunc, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
-    return Row(
-        info.loop, info.context, info.auxiliary or 0, (1, *sizes), (0, 0, 0, *steps),
-        not info.has_no_errors and function != "dot", (batch, tuple(outer)) if batch else None, owner,
-    )  # fmt: skip
-
-
-def outer_strides(x: Operand, inner: int, batch: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """The strides of an operand along the dimensions of a batch, to which it is broadcast."""
-    n = len(x.shape) - inner
-    shape, missing = x.shape[:n], len(batch) - n
-    if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
-        raise Unsupported(text)
-    return (0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, x.strides[:n], strict=True))
-
-
-def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, int], tuple[int, ...], Any, bool]:
-    """For the loop of `matmul` the dimensions of a product, their sizes and strides, and whether they fit.
-
-    A missing dimension has one element; its stride is that of an array with this dimension.
-    """
-    size, a_ndim, b_ndim = int(a.dtype[1:]), min(len(a.shape), 2), min(len(b.shape), 2)
-    ndim = (a_ndim == 2) + (b_ndim == 2)
-    to = out.strides[len(out.strides) - ndim :]
-    m, k = a.shape[-2:] if a_ndim == 2 else (1, a.shape[0])
-    rows, n = b.shape[-2:] if b_ndim == 2 else (b.shape[0], 1)
-    a_steps = a.strides[-2:] if a_ndim == 2 else (k * a.strides[0], a.strides[0])
-    b_steps = b.strides[-2:] if b_ndim == 2 else (b.strides[0], size)
-    row_step = to[0] if a_ndim == 2 and to else n * (to[-1] if to else size)
-    column_step = to[-1] if b_ndim == 2 and to else size
-    core = (m,) * (a_ndim == 2) + (n,) * (b_ndim == 2)
-    fits = k == rows and len(out.shape) >= ndim and out.shape[len(out.shape) - ndim :] == core
-    return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
-
-
-def _like(operand: Operand, random: np.random.Generator) -> Any:
-    """Random numbers in an array that lies in memory as an operand."""
-    span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
-    numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
-    return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)

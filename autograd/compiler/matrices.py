@@ -14,7 +14,8 @@ import numpy as np
 
 from .build import compile_texts
 from .loops import Unsupported
-from .machine import INVALID, Operand, Row, loop_of, outer_strides, symbols_of
+from .machine import INVALID, Operand, Row, loop_of, symbols_of
+from .products import outer_strides
 
 __all__ = ["matrix_row"]
 

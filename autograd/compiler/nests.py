@@ -217,7 +217,7 @@ class Nest:
     def __init__(self, code: Code, body: Body, prefix: str):
         self.code, self.body, self.prefix = code, body, prefix
         self.addresses = {k: f"%p{k}" for k in range(len(body.loop.pointers))}
-        self._open: list[tuple[str, int]] = []
+        self._open: list[tuple[str, int, int]] = []  # the name, the extent, and the number of lines before
         self._is_innermost = False  # whether no loop has been closed since the last one was opened
 
     def place(self) -> Place:
@@ -232,7 +232,7 @@ class Nest:
         code.label(name)
         i = f"%i_{name}"
         code.lines.append(f"  {i} = phi i64 [ 0, %{before} ], [ %n_{name}, %{name}_next ]")
-        self._open.append((name, n))
+        self._open.append((name, n, len(code.lines)))
         self._is_innermost = True
         for k, pointer in enumerate(self.body.loop.pointers):
             if pointer.strides[dim]:
@@ -241,12 +241,14 @@ class Nest:
 
     def close(self) -> None:
         """End the innermost loop that is open."""
-        code, (name, n) = self.code, self._open.pop()
+        code, (name, n, start) = self.code, self._open.pop()
         code.add(f"br label %{name}_next")
         code.label(f"{name}_next")
         code.add(f"%n_{name} = add nuw nsw i64 %i_{name}, 1")
         done = code.new(f"icmp eq i64 %n_{name}, {n}")
-        metadata = metadata_of(n, "\n".join(code.lines)) if self._is_innermost else ""
+        dim, pointers = int(name.removeprefix(self.prefix)), self.body.loop.pointers
+        is_dense = all(p.strides[dim] in (0, int(p.dtype[1:])) for p in pointers)
+        metadata = metadata_of(n, "\n".join(code.lines[start:]), is_dense) if self._is_innermost else ""
         code.add(f"br i1 {done}, label %{name}_done, label %{name}{metadata}")
         code.label(f"{name}_done")
         self._is_innermost = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
+import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -119,21 +120,26 @@ def divides(text: str) -> bool:
 
 
 _SHORT = 16  # LLVM fills the last vector of a loop of fewer iterations
+_NO_VECTORS = re.compile(r"label %fail|> %|@(?!llvm\.)")  # exits, vectors, and calls, of which LLVM makes no vectors
 _METADATA = (
     "!0 = distinct !{!0, !2, !3}", "!1 = distinct !{!1, !4}", '!2 = !{!"llvm.loop.vectorize.enable", i1 true}',
     '!3 = !{!"llvm.loop.vectorize.width", i32 4}', '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
-    "!5 = distinct !{!5, !2, !6}", '!6 = !{!"llvm.loop.vectorize.width", i32 8}',
+    "!5 = distinct !{!5, !6}", '!6 = !{!"llvm.loop.vectorize.width", i32 8}',
 )  # fmt: skip
 
 
-def metadata_of(n: int, text: str) -> str:
-    """The end of an innermost loop of `n` iterations: if its text has quotients, its vectors are full.
+def metadata_of(n: int, text: str, is_dense: bool) -> str:
+    """The end of an innermost loop of `n` iterations with a text: its vectors are full where others would do harm.
 
-    For the rest of 16 lanes LLVM would use other vectors, such as pairs of floats. That of 8 lanes has none.
+    Of a loop of few iterations LLVM fills the last vector, which is slow where a loop around it reads what it has
+    written, and gives errors for quotients. For the rest of 16 lanes it would use pairs of floats; that of 8 has none.
+    LLVM warns where it cannot do what is said here: `is_dense` tells that elements lie one after another.
     """
-    if not divides(text) or n >= _SHORT and " fdiv float " not in text:
-        return ""
-    return ", !llvm.loop !5" if n >= _SHORT else ", !llvm.loop !0" if n >= 4 else ", !llvm.loop !1"
+    if n >= _SHORT:
+        return ", !llvm.loop !5" if " fdiv float " in text else ""
+    if n >= 4 and is_dense and not _NO_VECTORS.search(text):
+        return ", !llvm.loop !0"
+    return ", !llvm.loop !1" if divides(text) else ""
 
 
 def declarations(text: str) -> str:

@@ -26,10 +26,10 @@ from autograd.compiler.machine import (
     Table,
     compile_loops,
     is_available,
-    product_row,
     ufunc_row,
     walk,
 )
+from autograd.compiler.products import product_row
 
 from .running import made, same
 

@@ -1,0 +1,186 @@
+"""Matrix products as rows of a table: NumPy's loops, which call the BLAS, and small ones as straight code.
+
+A call of the BLAS takes 50 to 150 ns before it computes. Where a product of few numbers, written out as fused
+multiplications and additions in the order of its inner dimension, has the BLAS's bits, it takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .build import compile_texts, noted
+from .loops import Unsupported
+from .machine import Operand, Row, Table, loop_of
+
+__all__ = ["outer_strides", "product_row"]
+
+_PROVED = 256  # results of a product that are compared
+_MOST = 256  # multiplications that are written out
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.0, 1e-30, -1e-30, 1e30, -1e30, float("inf"), float("-inf"), float("nan"))
+
+
+def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
+    """The row of ``np.matmul(a, b)``, ``np.dot(a, b)`` or ``np.vecdot(a, b)``, by NumPy's loop, which calls the BLAS.
+
+    The loop of `dot` is that of `matmul`.
+
+    In which order numbers are added depends on shapes and strides, so random numbers show, once for each form, whether
+    the row has the bits of NumPy's function, with and without ``out=``. `same` says that both operands begin at one
+    address, for which NumPy may choose another function of the BLAS.
+
+    Raises
+    ------
+    Unsupported
+        The bits differ, or NumPy would convert an operand.
+
+    Examples
+    --------
+    >>> a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
+    >>> not is_available() or product_row(a, b, out).dims == (1, 4, 8, 2)
+    True
+    """
+    found = _proved_product(a, b, out, function, same)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@cache
+def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: bool) -> Row | str:
+    """The row, or why there is none."""
+    try:
+        row = _product(a, b, out, function)
+    except Unsupported as error:
+        return str(error)
+    random = np.random.default_rng(0)
+    times = -(-_PROVED // math.prod(out.shape))  # a few numbers may be equal by chance
+    if not all(_is_product(row, a, b, out, function, same, random) for _ in range(times)):
+        return f"{function} of {a} and {b} to {out}: another order of additions"
+    core = row.dims[1:]
+    if len(core) == 3 and math.prod(core) <= _MOST and a.dtype in _TYPES:
+        small = row._replace(function=_written_out(core, row.strides[3:], a.dtype), owner=None)
+        specials = [_is_product(small, a, b, out, function, same, random, _SPECIAL) for _ in range(times)]
+        if all(specials) and all(_is_product(small, a, b, out, function, same, random) for _ in range(times)):
+            return small
+    return row
+
+
+_TYPES = {"f4": "float", "f8": "double"}
+
+
+@cache
+def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
+    """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers."""
+    (m, k, n), kind, size = core, _TYPES[dtype], int(dtype[1:])
+    lines = ["define i32 @NAME(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxiliary) {"]
+    for p, name in enumerate("xyz"):
+        lines += [f"  %{name}_at = getelementptr ptr, ptr %pointers, i64 {p}", f"  %{name} = load ptr, ptr %{name}_at"]
+    shapes = (("x", m, k), ("y", k, n), ("z", m, n))
+    for p, (name, rows, columns) in enumerate(shapes):
+        for i in range(rows):
+            for j in range(columns):
+                at = i * strides[2 * p] + j * strides[2 * p + 1]
+                lines.append(f"  %{name}p{i}_{j} = getelementptr i8, ptr %{name}, i64 {at}")
+                if name != "z":
+                    lines.append(f"  %{name}{i}_{j} = load {kind}, ptr %{name}p{i}_{j}, align {size}")
+    for i in range(m):
+        for j in range(n):
+            total = "0.0"
+            for q in range(k):
+                given = f"{kind} %x{i}_{q}, {kind} %y{q}_{j}, {kind} {total}"
+                total = f"%t{i}_{j}_{q}"
+                lines.append(f"  {total} = call {kind} @llvm.fma.f{8 * size}({given})")
+    lines += [f"  store {kind} %t{i}_{j}_{k - 1}, ptr %zp{i}_{j}, align {size}" for i in range(m) for j in range(n)]
+    ((address,),) = compile_texts(["\n".join([*lines, "  ret i32 0", "}"])], ["NAME"])
+    return noted(address)
+
+
+def _is_product(
+    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, special: Sequence[float] = ()
+) -> bool:
+    """Whether a row has the bits of a function of NumPy on random numbers, some of which are replaced by `special`."""
+    function = getattr(np, name)
+    x, y = (_like(each, random, special) for each in (a, b))
+    if same:
+        memory = max(x.base, y.base, key=len)
+        x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
+    found, apart = _like(out, random), _like(out, random)
+    table = Table()
+    table.add(row, [each.ctypes.data for each in (x, y, found)])
+    with np.errstate(all="ignore"):
+        needed = np.asarray(function(x, y))
+        if function is not np.dot or apart.flags.c_contiguous:
+            function(x, y, out=apart)
+        else:
+            apart[...] = needed
+        table.finish()()
+    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
+
+
+def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
+    text = f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape} to {out.dtype}{out.shape}"
+    if not a.dtype == b.dtype == out.dtype or 0 in (*a.shape, *b.shape, *out.shape) or not (a.shape and b.shape):
+        raise Unsupported(text)
+    if any(stride < 0 for each in (a, b, out) for stride in each.strides):
+        raise Unsupported(f"{text}, with negative strides")
+    ufunc: Any
+    sizes: tuple[int, ...]
+    if function == "vecdot" and hasattr(np, "vecdot"):
+        ufunc, ndims, sizes, steps = np.vecdot, (1, 1, 0), (a.shape[-1],), (a.strides[-1], b.strides[-1])
+        is_right = a.shape[-1] == b.shape[-1]
+    elif function == "matmul" or (function == "dot" and len(a.shape) <= 2 >= len(b.shape)):
+        ufunc, ndims, sizes, steps, is_right = _core(a, b, out)
+    else:
+        raise Unsupported(text)
+    batch = out.shape[: len(out.shape) - ndims[2]]
+    outer = [outer_strides(each, inner, batch, text) for each, inner in zip((a, b, out), ndims, strict=True)]
+    if not is_right:
+        raise Unsupported(text)
+    # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
+    info, owner = loop_of(ufunc, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
+    return Row(
+        info.loop, info.context, info.auxiliary or 0, (1, *sizes), (0, 0, 0, *steps),
+        not info.has_no_errors and function != "dot", (batch, tuple(outer)) if batch else None, owner,
+    )  # fmt: skip
+
+
+def outer_strides(x: Operand, inner: int, batch: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """The strides of an operand along the dimensions of a batch, to which it is broadcast."""
+    n = len(x.shape) - inner
+    shape, missing = x.shape[:n], len(batch) - n
+    if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
+        raise Unsupported(text)
+    return (0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, x.strides[:n], strict=True))
+
+
+def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, int], tuple[int, ...], Any, bool]:
+    """For the loop of `matmul` the dimensions of a product, their sizes and strides, and whether they fit.
+
+    A missing dimension has one element; its stride is that of an array with this dimension.
+    """
+    size, a_ndim, b_ndim = int(a.dtype[1:]), min(len(a.shape), 2), min(len(b.shape), 2)
+    ndim = (a_ndim == 2) + (b_ndim == 2)
+    to = out.strides[len(out.strides) - ndim :]
+    m, k = a.shape[-2:] if a_ndim == 2 else (1, a.shape[0])
+    rows, n = b.shape[-2:] if b_ndim == 2 else (b.shape[0], 1)
+    a_steps = a.strides[-2:] if a_ndim == 2 else (k * a.strides[0], a.strides[0])
+    b_steps = b.strides[-2:] if b_ndim == 2 else (b.strides[0], size)
+    row_step = to[0] if a_ndim == 2 and to else n * (to[-1] if to else size)
+    column_step = to[-1] if b_ndim == 2 and to else size
+    core = (m,) * (a_ndim == 2) + (n,) * (b_ndim == 2)
+    fits = k == rows and len(out.shape) >= ndim and out.shape[len(out.shape) - ndim :] == core
+    return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
+
+
+def _like(operand: Operand, random: np.random.Generator, special: Sequence[float] = ()) -> Any:
+    """Random numbers in an array that lies in memory as an operand."""
+    span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
+    numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
+    if special:
+        numbers = np.where(random.random(numbers.shape) < 0.2, random.choice(special, numbers.shape), numbers)
+    return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)
