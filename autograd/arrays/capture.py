@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import getitem
 from typing import Any
 
 from ..errors import CaptureError
 
 __all__ = ["Capture", "Whole", "checked", "current_capture", "decided", "recorded", "refuse",
-           "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
+           "read_of_capture", "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
 
 class Capture:
     """The work of a captured program on the host at each replay."""
@@ -86,6 +87,13 @@ _current = _Current()
 def current_capture() -> Capture | None:
     """The capture that this thread is in."""
     return _current.capture
+
+
+def read_of_capture() -> tuple[Any, ...]:
+    """What `current_capture` returns in this thread, as an item of a dictionary: the function, and its arguments."""
+    values = vars(_current)
+    values.setdefault("capture", None)
+    return getitem, values, "capture"
 
 
 def set_capture(capture: Capture | None) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import chain, groupby
 from operator import call, contains, getitem, is_
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ END = (object(),)
 """Follows the values of a read that gives any number of them."""
 
 _KINDS = {getattr: 0, getitem: 1, contains: 2, call: 3}
+_SLOT = 4  # an attribute of a class with `__slots__`, read from its place in the object
 _HEAD, _WORDS = 7, 5
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_OBJECT = 16  # T_OBJECT_EX, the kind of such an attribute in a PyMemberDef
 
 _TEXT = """
 declare i64 @PyLong_AsLongLong(ptr)
@@ -194,8 +198,12 @@ load:
   %absent = load ptr, ptr %absent_at
   %needed_at = getelementptr i64, ptr %read, i64 4
   %needed = load ptr, ptr %needed_at
-  switch i64 %kind, label %all [ i64 0, label %attribute i64 1, label %item i64 2, label %member ]
+  switch i64 %kind, label %all [ i64 0, label %attribute i64 1, label %item i64 2, label %member i64 4, label %slot ]
 
+slot:                                                                 ; the object is the place of an attribute
+  %held = load ptr, ptr %object
+  %is_held = icmp eq ptr %held, %needed
+  br i1 %is_held, label %same, label %no
 attribute:
   %value = call ptr @PyObject_GetAttr(ptr %object, ptr %key)
   %is_gone = icmp eq ptr %value, null
@@ -359,7 +367,9 @@ class Identities:
         self._words[:_HEAD] = (len(reads), id(AttributeError), len(arrays), id(np.ndarray), _address(self._forms),
                                len(self._banned) - 1, _address(self._banned))  # fmt: skip
         for k, (get, *of) in enumerate(reads):
-            self._words[_HEAD + _WORDS * k :][:4] = _KINDS[get], *map(id, of), *[0] * (3 - len(of))
+            place = _slot(*of) if get is getattr and len(of) == 2 else 0
+            words = (_SLOT, place) if place else (_KINDS[get], *map(id, of))
+            self._words[_HEAD + _WORDS * k :][: len(words)] = words
         self.keep(self._kept)
         self.hold = builtin(_definition(), _address(self._words), self)
 
@@ -388,6 +398,25 @@ class Identities:
 def _definition() -> Any:
     ((address,),) = compile_texts([_TEXT], ["hold"], symbols_of(*_NEEDED))
     return Definition(b"hold", address, FASTCALL, b"Whether each read gives what is kept.")
+
+
+class _Member(ctypes.Structure):
+    """CPython's PyMemberDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("kind", ctypes.c_int), ("offset", ctypes.c_ssize_t))
+
+
+def _slot(x: Any, name: str) -> int:
+    """The address at which an object holds an attribute that its class has as a slot; 0 if it has none."""
+    found = next((vars(each)[name] for each in type(x).__mro__ if name in vars(each)), None)
+    if type(found) is not MemberDescriptorType:
+        return 0
+    at = ctypes.c_void_p.from_address(id(found) + type(found).__basicsize__ - _POINTER).value or 0
+    member = _Member.from_address(at)
+    if member.name != name.encode() or member.kind != _OBJECT:
+        return 0
+    place = id(x) + member.offset
+    return place if ctypes.c_void_p.from_address(place).value == id(getattr(x, name, None)) else 0
 
 
 def _address(x: Any) -> int:

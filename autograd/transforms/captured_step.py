@@ -75,7 +75,7 @@ class CapturedStep:
     def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, counts: Counts | None = None):
         functools.update_wrapper(self, step, updated=())
         self._step, self._warmup, self._options = step, warmup, (warmup, verify)
-        self._thread: int | None = None  # the thread that this is of: the first that calls it
+        self._thread: Any = None  # the values of `state` in the thread that this is of: the first that calls it
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
@@ -124,7 +124,7 @@ class CapturedStep:
         return "" if not isinstance(plan, _Plan) or plan.program is None else plan.program.explain()
 
     def __call__(self, *args: Any, **words: Any) -> Any:
-        if self._thread != get_ident() or words:
+        if self._thread is not state.__dict__ or words:
             return self._elsewhere(args, words)
         plan = self._last
         if plan is not None:
@@ -147,11 +147,14 @@ class CapturedStep:
 
     def _elsewhere(self, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """A call in another thread, or with keywords, each of which has records of its own."""
+        own = state.__dict__
         if self._thread is None:
-            self._thread = get_ident()
-        if self._thread != get_ident():
+            self._thread = own
+        if self._thread is not own:
             key: Any = get_ident()
-            other = self._others.get(key) or self._others.setdefault(key, CapturedStep(self._step, *self._options))
+            other = self._others.get(key)
+            if other is None or other._thread is not own:  # a thread that has ended may have had its number
+                other = self._others[key] = CapturedStep(self._step, *self._options)
             return other(*args, **words)
         if not words:
             return self(*args)
@@ -685,7 +688,6 @@ class _Plan:
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.program, self.why = program, why
         if program is not None:
-            program.bind(form.arrays)
             self.run = program.with_exact(self.run)
         for row in of.recorder.rows:  # the recorded values
             row.value = None

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import getitem
 from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from ..arrays.capture import Capture, current_capture
+from ..arrays.capture import Capture, current_capture, read_of_capture
 from ..arrays.device import runtime_of
-from ..compiler.identities import Identities
+from ..compiler.identities import Identities, Read, values_of
 from ..compiler.text import Text, indented
 from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
@@ -299,10 +300,16 @@ class Seen(Capture):
 class Program(Protocol):
     """A program whose lines stand in the function of a plan; see `TracedRun`."""
 
-    hold: Callable[..., bool]
+    written: Collection[int]
+
+    def reads(self) -> list[Read]:
+        """The reads of what the program is of."""
+
+    def fits(self) -> bool:
+        """Whether the program is that of their present values."""
 
     def faults(self, name: Callable[[Any], str]) -> list[str]:
-        """Expressions that are true where the program does not fit, though `hold` is true of the arrays."""
+        """Expressions that are true where the program does not fit, though the reads give what they gave."""
 
     def lines(self, name: Callable[[Any], str], given: Sequence[str]) -> list[str]:
         """The lines of the program, which set `results`."""
@@ -333,7 +340,15 @@ class Guard:
         self.contents: list[tuple[Any, bytes]] = []
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
-        self.same = Identities(*reach.kept())
+        reads, kept = reach.kept()
+        own = vars(state)  # of this thread, to which the record belongs
+        names = "recording", "distribution", "grid", "no_grad"
+        for name in names:
+            own.setdefault(name, getattr(state, name))
+        self._of_thread = None, None, *self.state  # no capture, no tape
+        self._reads = [*reads, read_of_capture(), *((getitem, own, name) for name in names)]
+        self.same = Identities(self._reads, [*kept, *self._of_thread])
+        self._both: list[tuple[Identities, list[Any]]] = [(self.same, [])]
         self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
@@ -345,8 +360,17 @@ class Guard:
             or not all(x.tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
-        self.same.keep(self.reach.kept()[1])
+        kept = [*self.reach.kept()[1], *self._of_thread]
+        for identities, more in self._both:
+            identities.keep([*kept, *more])
         return True
+
+    def with_reads(self, reads: Sequence[Read], arrays: Sequence[Any], banned: Iterable[int]) -> Identities:
+        """The identities of what this compares, and of more reads, with their present values; see `Identities`."""
+        kept, more = [*self.reach.kept()[1], *self._of_thread], list(values_of(reads)())
+        found = Identities([*self._reads, *reads], [*kept, *more], arrays, banned)
+        self._both.append((found, more))
+        return found
 
     def has_same_arrays(self) -> bool:
         """Whether no leaf has got another array, where a replay reads those of the run."""
@@ -368,7 +392,8 @@ def entry(
     """
     text, given = Text(), [f"v{i}" for i in range(len(form.arrays))]
     name = text.name
-    lines = [f"if {fault}: return None" for fault in _state_faults(form, guard, name)]
+    lines = [f"if ({name(listeners)} or {name(spans)}) and {name(is_heard)}(): return None"]
+    lines += [f"if len(args) != {len(form.leaves)}: return None"] if form.is_flat else []
     checks: list[str] = []
     if form.is_flat:
         reads, checks = _argument_lines(form, name)
@@ -377,32 +402,23 @@ def entry(
         lines += [f"try: form = {name(Form)}(args)", f"except {name(TapeError)}: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
-    arrays = [v for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
-    lines += ["try:", f"    if not {name(guard.same.hold)}(): return None"]
-    lines += [] if program is None else [f"    fits = {name(program.hold)}({', '.join(arrays)})"]
-    lines += ["except (KeyError, ValueError, AttributeError): return None"]  # a name, an attribute or a cell is gone
+    gone = "except (KeyError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     forms = [(f"{name(leaf)}.array is not {name(array)}", f"{name(_leaf_form)}({name(leaf)}) != {name(kept)}")
              for leaf, array, kept in guard.leaves]  # fmt: skip
-    other = [*(f"if {check}: return None" for check in checks),
+    other = ["try:", f"    if not {name(guard.same.hold)}(): return None", gone,
+             *(f"if {check}: return None" for check in checks),
              *(f"if {is_other} and {fault}: return None" for is_other, fault in forms),
              f"return {name(run)}({', '.join(given)})"]  # fmt: skip
-    if program is None:
+    if program is None or not program.fits():
         lines += other
     else:
+        arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
+        both = guard.with_reads(program.reads(), [x for _, x in arrays], program.written)
+        lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]
         lines += [f"if {' or '.join(['not fits', *program.faults(name)])}:", *indented(other)]
         lines += [*program.lines(name, given), *(f"{name(change)}()" for change in again), "return results"]
     return text.function("enter", "args", lines, f"{__file__}: entry")
-
-
-def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
-    of, (distribution, grid, no_grad) = name(state), map(name, guard.state)
-    found = [
-        f"{of}.recording is not None or "
-        f"({name(listeners)} or {name(spans)} or {name(current_capture)}() is not None) and {name(is_heard)}()",
-        f"{of}.distribution is not {distribution} or {of}.grid is not {grid} or {of}.no_grad is not {no_grad}",
-    ]
-    return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
 
 
 def _argument_lines(form: Form, name: Callable[[Any], str]) -> tuple[list[str], list[str]]:

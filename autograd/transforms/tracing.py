@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.identities import Identities, Read, values_of
+from ..compiler.identities import Read
 from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Operand, Refused
 from ..compiler.numbers import Item, Number, texts_of
@@ -844,6 +844,8 @@ class TracedRun:
     ----------
     step : TracedStep
     program : Program
+    written : set of int
+        The ids of the arrays that it writes to, which are no arguments.
     seconds : float
         It took to trace, compile and prove the step.
     """
@@ -852,6 +854,7 @@ class TracedRun:
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
+        self.written = {id(x.buffer.array) for node in program.nodes for x in node.outs if x.buffer.kind == "state"}
         text, given = Text(), [f"x{i}" for i in range(len(step.inputs) - len(step.numbers))]
         lines = [*self.lines(text.name, given, "recorded"), "return results"]
         self._replay = text.function("replay", ", ".join(["recorded", *given]), lines, f"{__file__}: replay")
@@ -875,7 +878,8 @@ class TracedRun:
                      else f"{x} if {x}.__class__ is {kind} and {x}.base is None else {aligned}({x})"
                      for i, x in enumerate(given)]  # fmt: skip
         arguments += [f"{name(_aligned)}({name(get)}())" for get, _ in step.numbers]
-        body, results = program.run_lines(name), [self._result(name, x) for x in step.results]
+        body, n = program.run_lines(name), len(step.results)
+        results = [line for k in range(n) for line in self._result(name, k)]
         found = [f"recorded = {recorded}", *program.frame_lines(name, arguments)]
         if program.needs_frame or any("frame" in result for result in results):
             found += [f"frame = {name(Frame)}(({''.join(f'a{i}, ' for i in range(len(arguments)))}), gradients)"]
@@ -884,17 +888,23 @@ class TracedRun:
         if any(row.changes == "keys" for row in step.rows):
             body = [f"keys = {name(get_state)}()", "try:", *indented(body), f"except {name(Departed)}:",
                     f"    {name(set_state)}(keys)", "    raise"]  # fmt: skip
-        return [*found, *body, f"results = [{', '.join(results)}]"]
+        return [*found, *body, *results, f"results = [{', '.join(f'r{k}' for k in range(n))}]"]
 
-    def _result(self, name: Callable[[Any], str], result: tuple[Any, Any, int]) -> str:
-        x, layout, node = result
-        memory = self.program.memory
-        read = memory.text(x, name) if x.__class__ is Operand else f"{name(_getter(x, memory))}(frame)"
-        if x.__class__ is _Scalar:
-            read = f"{memory.text(x.operand, name)}[()]"
-        if x.__class__ is Operand and x.buffer.kind not in ("argument", "state"):  # those are views, as in the step
+    def _result(self, name: Callable[[Any], str], k: int) -> list[str]:
+        """Lines that set a result."""
+        x, layout, node = self.step.results[k]
+        memory, is_operand = self.program.memory, x.__class__ is Operand
+        if is_operand or x.__class__ is _Scalar:
+            read = memory.text(x if is_operand else x.operand, name) + ("" if is_operand else "[()]")
+        else:
+            read = f"{name(_getter(x, memory))}(frame)"
+        if is_operand and x.buffer.kind not in ("argument", "state"):  # those are views, as in the step
             read += ".copy()"
-        return read if layout == "" else f"{name(Tensor)}({read}, {name(layout)}, None, {node})"
+        if layout == "":
+            return [f"r{k} = {read}"]
+        kind = name(Tensor)  # its constructor would check what is known
+        return [f"r{k} = {name(object.__new__)}({kind})", f"r{k}.array = {read}", f"r{k}.layout = {name(layout)}",
+                f"r{k}.tape = None", f"r{k}.node = {node}"]  # fmt: skip
 
     def __call__(self, *arrays: Any) -> list[Any]:
         found: list[Any] = self._replay(None, *arrays)
@@ -919,25 +929,17 @@ class TracedRun:
         found: list[Any] = self._replay([row.value for row in self.step.rows], *arrays)
         return found
 
-    def bind(self, arrays: Sequence[Any]) -> None:
-        """Take down the arrays and numbers of leaves and optimizers that the program is of.
-
-        It sets `hold`, which is given the arrays among those of some arguments, and tells in a short time whether the
-        program is that of them, and of what was taken down. Where it is false, `fits` may yet find equal numbers.
-        """
-        step, nodes = self.step, self.program.nodes
-        self._written = {id(x.buffer.array) for node in nodes for x in node.outs if x.buffer.kind == "state"}
-        reads: list[Read] = [(getattr, leaf, "array") for leaf, _ in step.leaves.values()]
+    def reads(self) -> list[Read]:
+        """The reads of the arrays and numbers of leaves and optimizers that the program is of; see `Identities`."""
+        step = self.step
+        found: list[Read] = [(getattr, leaf, "array") for leaf, _ in step.leaves.values()]
         for own, name, i, _ in step.bound:
-            reads += [(getitem, own, name), (getitem, own[name], i)]
-        reads += [(getattr, p, "uses") for optimizer, _ in step.optimizers for p in optimizer.parameters]
-        reads += [read for optimizer, _ in step.optimizers for read in optimizer.reads_of_form()]
-        like = [x for x in arrays if x.__class__ is np.ndarray]
-        found = Identities(reads, values_of(reads)(), like, self._written)
-        self.hold = found.hold if self.fits() else lambda *_: False
+            found += [(getitem, own, name), (getitem, own[name], i)]
+        found += [(getattr, p, "uses") for optimizer, _ in step.optimizers for p in optimizer.parameters]
+        return found + [read for optimizer, _ in step.optimizers for read in optimizer.reads_of_form()]
 
     def fits(self) -> bool:
-        """Whether the program is that of the present arrays and numbers."""
+        """Whether the program is that of the present arrays and numbers, some of which may be equal ones."""
         step = self.step
         return (
             all(leaf.array is array for leaf, array in step.leaves.values())
@@ -956,10 +958,10 @@ class TracedRun:
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where the program is that of other arrays or numbers."""
         text = Text()
-        written, owner = text.name(self._written), text.name(owner_of)
+        written, owner = text.name(self.written), text.name(owner_of)
         faults = [f"not {text.name(self.fits)}()", *self.faults(text.name),
                   # an argument that is written to is another one for each of the calls
-                  *([f"any(id({owner}(x)) in {written} for x in arrays)"] if self._written else [])]  # fmt: skip
+                  *([f"any(id({owner}(x)) in {written} for x in arrays)"] if self.written else [])]  # fmt: skip
         line = f"return {text.name(exact)}(*arrays) if {' or '.join(faults)} else {text.name(self.__call__)}(*arrays)"
         return text.function("run", "*arrays", [line], f"{__file__}: run")
 

@@ -540,17 +540,21 @@ def _a_count_is_the_recorded_one(patch: Patch) -> None:
 
 @fault("hyperparameters: flight")
 def _hyperparameters_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.optimizers.clear() or own(self, xs))
+    wrapped(
+        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.optimizers.clear() or own(self, exact)
+    )
 
 
 @fault("leaves: flight")
 def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.leaves.clear() or own(self, xs))
+    wrapped(
+        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.leaves.clear() or own(self, exact)
+    )
 
 
 @fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "bind", lambda own: lambda self, xs: self.step.bound.clear() or own(self, xs))
+    wrapped(patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.bound.clear() or own(self, exact))
 
 
 @fault("momentum: another value")
@@ -578,7 +582,10 @@ def _a_second_gradient_is_not_added(patch: Patch) -> None:
 
 @fault("momentum: kept")
 def _results_are_not_copied(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "_result", lambda own: lambda *given: own(*given).replace(".copy()", ""))
+    def result(own: Any) -> Any:
+        return lambda *given: [line.replace(".copy()", "") for line in own(*given)]
+
+    wrapped(patch, TracedRun, "_result", result)
 
 
 @fault("momentum: flight")
