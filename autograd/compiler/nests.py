@@ -38,6 +38,14 @@ class Place:
     def __init__(self, address: Callable[[int, int], str], step: Callable[[int], int | None], lanes: int = 1):
         self.address, self.step, self.lanes = address, step, lanes
 
+    def moved(self, code: Code, offset: str) -> Place:
+        """The place that is some bytes farther."""
+
+        def address(k: int, lane: int) -> str:
+            return code.new(f"getelementptr i8, ptr {self.address(k, lane)}, i64 {offset}")
+
+        return Place(address, self.step, self.lanes)
+
 
 class Body:
     """The steps of a loop, with what is known of them."""
@@ -76,7 +84,7 @@ class Body:
     ) -> dict[int, str]:
         """Write steps, and return their values; `known` are values from outside, one for all lanes."""
         lanes, found, repeated = place.lanes, {}, {}  # type: int, dict[int, str], dict[int, str]
-        checked: dict[tuple[int, int], str] = {}
+        checked: dict[tuple[int, int, int], str] = {}
 
         def of(i: int) -> str:
             if i in found:
@@ -104,6 +112,10 @@ class Body:
                 _store(code, self.loop.pointers[given[0]].dtype, given[0], of(given[1]), place)
             elif name in ("load_at", "store_at", "add_at"):
                 k, pairs, *value = given
+                if name == "load_at" and not any(i in found for i, _, _ in pairs):  # one place for all lanes
+                    (offset,) = self._offsets(code, pairs, known.__getitem__, 1, checked, fail)
+                    found[at] = _load(code, self.loop.pointers[k].dtype, k, place.moved(code, offset))
+                    continue
                 offsets = self._offsets(code, pairs, of, lanes, checked, fail)
                 found[at] = self._at(code, name, k, offsets, of(value[0]) if value else "", place)
             elif name != "reduce":
@@ -111,16 +123,16 @@ class Body:
         return found
 
     def _offsets(
-        self, code: Code, pairs: Any, of: Callable[[int], str], lanes: int, checked: dict[tuple[int, int], str],
-        fail: str,
+        self, code: Code, pairs: Any, of: Callable[[int], str], lanes: int,
+        checked: dict[tuple[int, int, int], str], fail: str,
     ) -> list[str]:  # fmt: skip
         """The bytes from the address of a gather or scatter to its element, one for each lane."""
         totals = ["0"] * lanes
         for i, stride, n in pairs:
-            if (i, n) not in checked:
-                checked[i, n] = _checked(code, cast(code, "i8", self.dtypes[i], of(i), lanes), n, lanes, fail)
+            if (i, n, lanes) not in checked:
+                checked[i, n, lanes] = _checked(code, cast(code, "i8", self.dtypes[i], of(i), lanes), n, lanes, fail)
             for lane in range(lanes):
-                index = checked[i, n]
+                index = checked[i, n, lanes]
                 if lanes > 1:
                     index = code.new(f"extractelement <{lanes} x i64> {index}, i32 {lane}")
                 index = code.new(f"mul i64 {index}, {stride}")

@@ -300,7 +300,9 @@ class Seen(Capture):
 class Program(Protocol):
     """A program whose lines stand in the function of a plan; see `TracedRun`."""
 
-    written: Collection[int]
+    @property
+    def written(self) -> Collection[int]:
+        """The ids of the arrays that it writes to, which are no arguments."""
 
     def reads(self) -> list[Read]:
         """The reads of what the program is of."""

@@ -212,7 +212,7 @@ class Reach:
     # -- what has changed --------------------------------------------------------------------------------------------
     def changes(self) -> list[Change]:
         """The values that places hold now and did not hold before, by the keys that they have now."""
-        found = []
+        found: list[Change] = []
         for place, before in zip(self.places, self.held, strict=True):
             after = place.values()
             if len(before) != len(after):
