@@ -178,6 +178,7 @@ def compile_texts(
 def _compiled(text: str) -> bytes:
     """The object code of a module."""
     binding, machine, _, head, _ = _machine()
+    text = emit.with_fields(text)
     module = binding.parse_assembly(head + emit.declarations(text) + text, binding.create_context())
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=3)

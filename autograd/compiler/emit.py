@@ -7,12 +7,14 @@ loop vectorizer needs no checks. `operations` has the instructions, `nests` the 
 
 from __future__ import annotations
 
+import re
+
 from .loops import Loop, Unsupported, dtypes_of
 from .nests import Body, Nest, body_text, has_exit, wrapper
 from .operations import Code, declarations
 from .reductions import reduction
 
-__all__ = ["declarations", "function_text"]
+__all__ = ["declarations", "function_text", "with_fields"]
 
 
 def function_text(loop: Loop, name: str) -> str:
@@ -46,3 +48,26 @@ def function_text(loop: Loop, name: str) -> str:
             known |= body.values(code, steps, nest.place(), known)
         nest.close_all()
     return body_text(name, code, len(loop.pointers), has_exit(code)) + wrapper(name, len(loop.pointers))
+
+
+_FIELD = re.compile(r"%(\w+) = (word|byte) (\w+) %(\w+), (\S+)")
+
+
+def with_fields(text: str) -> str:
+    """A text with LLVM's instructions for ``%x = word T %p, i``, the value of type T in the word i from an address on.
+
+    ``byte`` counts bytes.
+
+    Examples
+    --------
+    >>> print(with_fields("  %x = word ptr %p, 2"))
+      %x_at = getelementptr i64, ptr %p, i64 2
+      %x = load ptr, ptr %x_at
+    """
+
+    def instructions(found: re.Match[str]) -> str:
+        name, unit, kind, address, at = found.groups()
+        step = "i64" if unit == "word" else "i8"
+        return f"%{name}_at = getelementptr {step}, ptr %{address}, i64 {at}\n  %{name} = load {kind}, ptr %{name}_at"
+
+    return _FIELD.sub(instructions, text)

@@ -56,18 +56,12 @@ entry:
   %at = call i64 @PyLong_AsLongLong(ptr %self)
   %head = inttoptr i64 %at to ptr
   %count = load i64, ptr %head
-  %error_at = getelementptr i64, ptr %head, i64 1
-  %error = load ptr, ptr %error_at
-  %arrays_at = getelementptr i64, ptr %head, i64 2
-  %arrays = load i64, ptr %arrays_at
-  %ndarray_at = getelementptr i64, ptr %head, i64 3
-  %ndarray = load ptr, ptr %ndarray_at
-  %forms_at = getelementptr i64, ptr %head, i64 4
-  %forms = load ptr, ptr %forms_at
-  %others_at = getelementptr i64, ptr %head, i64 5
-  %others = load i64, ptr %others_at
-  %banned_at = getelementptr i64, ptr %head, i64 6
-  %banned = load ptr, ptr %banned_at
+  %error = word ptr %head, 1
+  %arrays = word i64 %head, 2
+  %ndarray = word ptr %head, 3
+  %forms = word ptr %head, 4
+  %others = word i64 %head, 5
+  %banned = word ptr %head, 6
   %reads = getelementptr i64, ptr %head, i64 7
   %is_right = icmp eq i64 %given, %arrays
   br i1 %is_right, label %check, label %no
@@ -80,33 +74,25 @@ check:
   %are_checked = icmp eq i64 %a, %arrays
   br i1 %are_checked, label %next, label %array
 array:                                                                ; its class, then the fields of PyArrayObject
-  %array_at = getelementptr ptr, ptr %args, i64 %a
-  %x = load ptr, ptr %array_at
-  %class_at = getelementptr i8, ptr %x, i64 8
-  %class = load ptr, ptr %class_at
+  %x = word ptr %args, %a
+  %class = byte ptr %x, 8
   %is_array = icmp eq ptr %class, %ndarray
   br i1 %is_array, label %typed, label %no
 typed:
-  %dtype_at = getelementptr i8, ptr %x, i64 56
-  %dtype = load ptr, ptr %dtype_at
+  %dtype = byte ptr %x, 56
   %dtype_needed = load ptr, ptr %form
   %is_dtype = icmp eq ptr %dtype, %dtype_needed
   br i1 %is_dtype, label %dimensional, label %no
 dimensional:
-  %ndim_at = getelementptr i8, ptr %x, i64 24
-  %ndim = load i32, ptr %ndim_at
-  %ndim_needed_at = getelementptr i64, ptr %form, i64 1
-  %ndim_needed = load i64, ptr %ndim_needed_at
+  %ndim = byte i32 %x, 24
+  %ndim_needed = word i64 %form, 1
   %ndim_wide = sext i32 %ndim to i64
   %is_ndim = icmp eq i64 %ndim_wide, %ndim_needed
   br i1 %is_ndim, label %sized, label %no
 sized:
-  %extents_at = getelementptr i8, ptr %x, i64 32
-  %extents = load ptr, ptr %extents_at
-  %strides_at = getelementptr i8, ptr %x, i64 40
-  %strides = load ptr, ptr %strides_at
-  %sizes_at = getelementptr i64, ptr %form, i64 2
-  %sizes = load ptr, ptr %sizes_at
+  %extents = byte ptr %x, 32
+  %strides = byte ptr %x, 40
+  %sizes = word ptr %form, 2
   %steps = getelementptr i64, ptr %sizes, i64 %ndim_wide
   br label %dimension
 dimension:
@@ -115,40 +101,32 @@ dimension:
   %d_done = icmp eq i64 %d, %ndim_wide
   br i1 %d_done, label %placed, label %extent
 extent:
-  %extent_at = getelementptr i64, ptr %extents, i64 %d
-  %extent_now = load i64, ptr %extent_at
-  %size_at = getelementptr i64, ptr %sizes, i64 %d
-  %size = load i64, ptr %size_at
+  %extent_now = word i64 %extents, %d
+  %size = word i64 %sizes, %d
   %is_size = icmp eq i64 %extent_now, %size
   br i1 %is_size, label %stride, label %no
 stride:
-  %stride_at = getelementptr i64, ptr %strides, i64 %d
-  %stride_now = load i64, ptr %stride_at
-  %step_at = getelementptr i64, ptr %steps, i64 %d
-  %step_needed = load i64, ptr %step_at
+  %stride_now = word i64 %strides, %d
+  %step_needed = word i64 %steps, %d
   %is_step = icmp eq i64 %stride_now, %step_needed
   br i1 %is_step, label %stepped, label %no
 stepped:
   br label %dimension
 placed:                                                               ; it is aligned, and in the memory of no other
-  %flags_at = getelementptr i8, ptr %x, i64 64
-  %flags = load i32, ptr %flags_at
+  %flags = byte i32 %x, 64
   %alignment = and i32 %flags, 256
   %is_aligned = icmp ne i32 %alignment, 0
   br i1 %is_aligned, label %owned, label %no
 owned:
-  %base_at = getelementptr i8, ptr %x, i64 48
-  %base = load ptr, ptr %base_at
+  %base = byte ptr %x, 48
   %owns = icmp eq ptr %base, null
   br i1 %owns, label %apart, label %viewed
 viewed:
-  %base_class_at = getelementptr i8, ptr %base, i64 8
-  %base_class = load ptr, ptr %base_class_at
+  %base_class = byte ptr %base, 8
   %is_of_array = icmp eq ptr %base_class, %ndarray
   br i1 %is_of_array, label %view, label %no
 view:
-  %first_at = getelementptr i8, ptr %base, i64 48
-  %first = load ptr, ptr %first_at
+  %first = byte ptr %base, 48
   %is_first = icmp eq ptr %first, null
   br i1 %is_first, label %apart, label %no
 apart:
@@ -160,8 +138,7 @@ ban:
   %o_done = icmp eq i64 %o, %others
   br i1 %o_done, label %single, label %compare_other
 compare_other:
-  %banned_one_at = getelementptr ptr, ptr %banned, i64 %o
-  %banned_one = load ptr, ptr %banned_one_at
+  %banned_one = word ptr %banned, %o
   %is_banned = icmp eq ptr %owner, %banned_one
   br i1 %is_banned, label %no, label %allowed
 allowed:
@@ -172,8 +149,7 @@ single:                                                               ; no array
   %e_done = icmp eq i64 %e, %a
   br i1 %e_done, label %checked, label %compare_earlier
 compare_earlier:
-  %earlier_at = getelementptr ptr, ptr %args, i64 %e
-  %earlier = load ptr, ptr %earlier_at
+  %earlier = word ptr %args, %e
   %is_again = icmp eq ptr %x, %earlier
   br i1 %is_again, label %no, label %distinct
 distinct:
@@ -190,14 +166,10 @@ next:
   br i1 %is_done, label %yes, label %load
 load:
   %kind = load i64, ptr %read
-  %object_at = getelementptr i64, ptr %read, i64 1
-  %object = load ptr, ptr %object_at
-  %key_at = getelementptr i64, ptr %read, i64 2
-  %key = load ptr, ptr %key_at
-  %absent_at = getelementptr i64, ptr %read, i64 3
-  %absent = load ptr, ptr %absent_at
-  %needed_at = getelementptr i64, ptr %read, i64 4
-  %needed = load ptr, ptr %needed_at
+  %object = word ptr %read, 1
+  %key = word ptr %read, 2
+  %absent = word ptr %read, 3
+  %needed = word ptr %read, 4
   switch i64 %kind, label %all [ i64 0, label %attribute i64 1, label %item i64 2, label %member i64 4, label %slot ]
 
 slot:                                                                 ; the object is the place of an attribute
@@ -261,8 +233,7 @@ inside:
   %is_more = icmp sge i64 %j, %length
   br i1 %is_more, label %other, label %compare_one
 compare_one:
-  %one_at = getelementptr ptr, ptr %needed, i64 %j_next
-  %one_needed = load ptr, ptr %one_at
+  %one_needed = word ptr %needed, %j_next
   %is_same_one = icmp eq ptr %one, %one_needed
   br i1 %is_same_one, label %same_one, label %other
 same_one:

@@ -40,6 +40,7 @@ def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", 
 
     Examples
     --------
+    >>> from autograd.compiler.machine import is_available
     >>> a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
     >>> not is_available() or product_row(a, b, out).dims == (1, 4, 8, 2)
     True

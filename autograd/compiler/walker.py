@@ -57,12 +57,9 @@ move:
   %m_word = mul i64 %m, 3
   %m_at = getelementptr i64, ptr %moves, i64 %m_word
   %m_place = load i64, ptr %m_at
-  %m_at1 = getelementptr i64, ptr %m_at, i64 1
-  %m_base = load i64, ptr %m_at1
-  %m_at2 = getelementptr i64, ptr %m_at, i64 2
-  %m_offset = load i64, ptr %m_at2
-  %b_at = getelementptr i64, ptr %bases, i64 %m_base
-  %b = load i64, ptr %b_at
+  %m_base = word i64 %m_at, 1
+  %m_offset = word i64 %m_at, 2
+  %b = word i64 %bases, %m_base
   %address = add i64 %b, %m_offset
   %target = getelementptr i64, ptr %table, i64 %m_place
   store i64 %address, ptr %target
@@ -78,22 +75,14 @@ read:
   %words = load i64, ptr %row
   %row_next = getelementptr i64, ptr %row, i64 %words
   %k_next = add i64 %k, 1
-  %at1 = getelementptr i64, ptr %row, i64 1
-  %function = load ptr, ptr %at1
-  %at2 = getelementptr i64, ptr %row, i64 2
-  %context = load ptr, ptr %at2
-  %at3 = getelementptr i64, ptr %row, i64 3
-  %auxiliary = load ptr, ptr %at3
-  %at4 = getelementptr i64, ptr %row, i64 4
-  %checks = load i64, ptr %at4
-  %at5 = getelementptr i64, ptr %row, i64 5
-  %dims = load ptr, ptr %at5
-  %at6 = getelementptr i64, ptr %row, i64 6
-  %strides = load ptr, ptr %at6
-  %at7 = getelementptr i64, ptr %row, i64 7
-  %outer = load i64, ptr %at7
-  %at8 = getelementptr i64, ptr %row, i64 8
-  %n = load i64, ptr %at8
+  %function = word ptr %row, 1
+  %context = word ptr %row, 2
+  %auxiliary = word ptr %row, 3
+  %checks = word i64 %row, 4
+  %dims = word ptr %row, 5
+  %strides = word ptr %row, 6
+  %outer = word i64 %row, 7
+  %n = word i64 %row, 8
   %pointers = getelementptr i64, ptr %row, i64 9
   %check = and i64 %checks, 1
   %is_checked = icmp ne i64 %check, 0
@@ -168,8 +157,7 @@ count:
   %d_counter = getelementptr i64, ptr %counters, i64 %d_less
   %d_old = load i64, ptr %d_counter
   %d_new = add i64 %d_old, 1
-  %d_extent_at = getelementptr i64, ptr %extents, i64 %d_less
-  %d_extent = load i64, ptr %d_extent_at
+  %d_extent = word i64 %extents, %d_less
   %d_row = mul i64 %d_less, %n
   %d_steps = getelementptr i64, ptr %steps, i64 %d_row
   %d_ends = icmp eq i64 %d_new, %d_extent
@@ -183,8 +171,7 @@ shift:
   %s_done = icmp eq i64 %s, %n
   br i1 %s_done, label %shifted, label %shift_one
 shift_one:
-  %s_step_at = getelementptr i64, ptr %d_steps, i64 %s
-  %s_step = load i64, ptr %s_step_at
+  %s_step = word i64 %d_steps, %s
   %s_by = mul i64 %s_step, %d_times
   %s_at = getelementptr i64, ptr %current, i64 %s
   %s_old = load i64, ptr %s_at
@@ -236,20 +223,13 @@ entry:
   %at = call i64 @PyLong_AsLongLong(ptr %self)
   %head = inttoptr i64 %at to ptr
   %table = load ptr, ptr %head
-  %h1 = getelementptr i64, ptr %head, i64 1
-  %rows = load i64, ptr %h1
-  %h2 = getelementptr i64, ptr %head, i64 2
-  %moves = load ptr, ptr %h2
-  %h3 = getelementptr i64, ptr %head, i64 3
-  %moved = load i64, ptr %h3
-  %h4 = getelementptr i64, ptr %head, i64 4
-  %bases = load ptr, ptr %h4
-  %h5 = getelementptr i64, ptr %head, i64 5
-  %needed = load i64, ptr %h5
-  %h6 = getelementptr i64, ptr %head, i64 6
-  %ndarray = load ptr, ptr %h6
-  %h7 = getelementptr i64, ptr %head, i64 7
-  %place = load i64, ptr %h7
+  %rows = word i64 %head, 1
+  %moves = word ptr %head, 2
+  %moved = word i64 %head, 3
+  %bases = word ptr %head, 4
+  %needed = word i64 %head, 5
+  %ndarray = word ptr %head, 6
+  %place = word i64 %head, 7
   %type_place = sub i64 %place, 8
   %is_right = icmp eq i64 %count, %needed
   br i1 %is_right, label %next, label %wrong
@@ -261,15 +241,12 @@ next:
   %done = icmp eq i64 %k, %count
   br i1 %done, label %run, label %read
 read:
-  %arg_at = getelementptr ptr, ptr %args, i64 %k
-  %arg = load ptr, ptr %arg_at
-  %type_at = getelementptr i8, ptr %arg, i64 %type_place
-  %type = load ptr, ptr %type_at
+  %arg = word ptr %args, %k
+  %type = byte ptr %arg, %type_place
   %is_array = icmp eq ptr %type, %ndarray
   br i1 %is_array, label %array, label %number
 array:
-  %data_at = getelementptr i8, ptr %arg, i64 %place
-  %data = load i64, ptr %data_at
+  %data = byte i64 %arg, %place
   br label %set
 number:
   %int = call i64 @PyLong_AsLongLong(ptr %arg)
@@ -288,8 +265,7 @@ set:
   %k_next = add i64 %k, 1
   br label %next
 run:
-  %h8 = getelementptr i64, ptr %head, i64 8
-  %holds = load i64, ptr %h8
+  %holds = word i64 %head, 8
   %is_held = icmp ne i64 %holds, 0
   br i1 %is_held, label %held, label %free
 held:
