@@ -135,9 +135,10 @@ def metadata_of(n: int, text: str, is_dense: bool) -> str:
     written, and gives errors for quotients. For the rest of 16 lanes it would use pairs of floats; that of 8 has none.
     LLVM warns where it cannot do what is said here: `is_dense` tells that elements lie one after another.
     """
+    has_vectors = not _NO_VECTORS.search(text)
     if n >= _SHORT:
-        return ", !llvm.loop !5" if " fdiv float " in text else ""
-    if n >= 4 and is_dense and not _NO_VECTORS.search(text):
+        return ", !llvm.loop !5" if has_vectors and " fdiv float " in text else ""
+    if n >= 4 and is_dense and has_vectors:
         return ", !llvm.loop !0"
     return ", !llvm.loop !1" if divides(text) else ""
 

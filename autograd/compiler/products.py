@@ -7,7 +7,6 @@ multiplications and additions in the order of its inner dimension, has the BLAS'
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,7 +20,7 @@ __all__ = ["outer_strides", "product_row"]
 
 _PROVED = 256  # results of a product that are compared
 _MOST = 256  # multiplications that are written out
-_SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.0, 1e-30, -1e-30, 1e30, -1e30, float("inf"), float("-inf"), float("nan"))
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 
 
 def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
@@ -64,10 +63,11 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
         return f"{function} of {a} and {b} to {out}: another order of additions"
     core = row.dims[1:]
     if len(core) == 3 and math.prod(core) <= _MOST and a.dtype in _TYPES:
-        small = row._replace(function=_written_out(core, row.strides[3:], a.dtype), owner=None)
-        specials = [_is_product(small, a, b, out, function, same, random, _SPECIAL) for _ in range(times)]
-        if all(specials) and all(_is_product(small, a, b, out, function, same, random) for _ in range(times)):
-            return small
+        for adds_zero in (False, True):
+            small = row._replace(function=_written_out(core, row.strides[3:], a.dtype, adds_zero), owner=None)
+            if all(_is_product(small, a, b, out, function, same, random, special)
+                   for special in (False, True) for _ in range(times)):  # fmt: skip
+                return small
     return row
 
 
@@ -75,8 +75,11 @@ _TYPES = {"f4": "float", "f8": "double"}
 
 
 @cache
-def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
-    """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers."""
+def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, adds_zero: bool) -> int:
+    """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers.
+
+    Some functions of the BLAS add their result to zeros, so that none is a negative zero.
+    """
     (m, k, n), kind, size = core, _TYPES[dtype], int(dtype[1:])
     lines = ["define i32 @NAME(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxiliary) {"]
     for p, name in enumerate("xyz"):
@@ -89,6 +92,7 @@ def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str) ->
                 lines.append(f"  %{name}p{i}_{j} = getelementptr i8, ptr %{name}, i64 {at}")
                 if name != "z":
                     lines.append(f"  %{name}{i}_{j} = load {kind}, ptr %{name}p{i}_{j}, align {size}")
+    stores: list[str] = []
     for i in range(m):
         for j in range(n):
             total = "0.0"
@@ -96,21 +100,24 @@ def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str) ->
                 given = f"{kind} %x{i}_{q}, {kind} %y{q}_{j}, {kind} {total}"
                 total = f"%t{i}_{j}_{q}"
                 lines.append(f"  {total} = call {kind} @llvm.fma.f{8 * size}({given})")
-    lines += [f"  store {kind} %t{i}_{j}_{k - 1}, ptr %zp{i}_{j}, align {size}" for i in range(m) for j in range(n)]
-    ((address,),) = compile_texts(["\n".join([*lines, "  ret i32 0", "}"])], ["NAME"])
+            if adds_zero:
+                lines.append(f"  %t{i}_{j} = fadd {kind} {total}, 0.0")
+                total = f"%t{i}_{j}"
+            stores.append(f"  store {kind} {total}, ptr %zp{i}_{j}, align {size}")
+    ((address,),) = compile_texts(["\n".join([*lines, *stores, "  ret i32 0", "}"])], ["NAME"])
     return noted(address)
 
 
 def _is_product(
-    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, special: Sequence[float] = ()
+    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, special: bool = False
 ) -> bool:
-    """Whether a row has the bits of a function of NumPy on random numbers, some of which are replaced by `special`."""
+    """Whether a row has the bits of a function of NumPy on random numbers, some of which may be special ones."""
     function = getattr(np, name)
     x, y = (_like(each, random, special) for each in (a, b))
     if same:
         memory = max(x.base, y.base, key=len)
         x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
-    found, apart = _like(out, random), _like(out, random)
+    found, apart = _like(out, random, False), _like(out, random, False)
     table = Table()
     table.add(row, [each.ctypes.data for each in (x, y, found)])
     with np.errstate(all="ignore"):
@@ -178,10 +185,14 @@ def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, in
     return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
 
 
-def _like(operand: Operand, random: np.random.Generator, special: Sequence[float] = ()) -> Any:
-    """Random numbers in an array that lies in memory as an operand."""
+def _like(operand: Operand, random: np.random.Generator, special: bool) -> Any:
+    """Random numbers in an array that lies in memory as an operand; with `special` zeros, extremes and others."""
     span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
     numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
     if special:
-        numbers = np.where(random.random(numbers.shape) < 0.2, random.choice(special, numbers.shape), numbers)
+        info = np.finfo(operand.dtype)
+        extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]
+        numbers = np.where(
+            random.random(numbers.shape) < 0.4, random.choice([*_SPECIAL, *extremes], numbers.shape), numbers
+        )
     return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy
@@ -122,3 +125,33 @@ def test_short_loops_tell_no_errors_that_numpy_does_not(dtype: str) -> None:
             y[..., -1] = 0
             with pytest.warns(RuntimeWarning, match="divide by zero"):
                 captured(ag.tensor(x), ag.tensor(y))
+
+
+_COMPILES = """
+import tests.autograd.compiler.test_program as programs
+from autograd.compiler.build import compile_loops
+from autograd.compiler.loops import Loop, Pointer
+
+for n in (3, 4, 8, 10, 15, 16, 18):
+    for size, dtype in ((4, "f4"), (8, "f8")):
+        x, gaps = Pointer(dtype, (n * size, size)), Pointer(dtype, (2 * n * size, 2 * size))
+        at, every, total = Pointer("i8", (0, 8)), Pointer(dtype, (0, 0)), Pointer(dtype, (0, size))
+        ends = (("divide", 0, 1), ("store", 1, 2)), (("multiply", 0, 1), ("reduce", "add", 2, 2, (0,), (size, size)))
+        for a, b in ((x, x), (gaps, x), (x, gaps)):
+            for end in ends:
+                compile_loops([Loop((4, n), (a, b, total), (("load", 0), ("load", 1), *end))])
+        taken = (("load", 1), ("load_at", 0, ((0, size, 9),)), ("load", 2), ("divide", 1, 2), ("store", 2, 3))
+        compile_loops([Loop((4, n), (every, at, x), taken)])
+assert not programs.faults(range(20), compiled=True)
+print("done")
+"""
+
+
+@COMPILED
+def test_the_compiler_prints_nothing() -> None:
+    """LLVM warns on the terminal where it cannot do what a loop asks for."""
+    environment = dict(os.environ, RINGTAPE_CODE="none")
+    found = subprocess.run(
+        [sys.executable, "-c", _COMPILES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (found.stdout, found.stderr) == ("done\n", "")
