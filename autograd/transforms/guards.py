@@ -101,12 +101,9 @@ class Form:
         self.key = (repr(self.structure), *_kinds(self.structure), *parts)
 
     @property
-    def is_flat(self) -> bool:
-        """Whether all arguments are arrays, or Tensors without a gradient, in no containers."""
-        kinds = (np.ndarray, np.generic, Key)
-        return len(self.arrays) == len(self.leaves) and all(
-            part.kind is None for part in self.structure.parts
-        ) and all(x.__class__ in TENSORS or isinstance(x, kinds) for x in self.leaves)
+    def is_plain(self) -> bool:
+        """Whether all containers are tuples, lists, and dictionaries of texts, and no array is there twice."""
+        return _is_plain(self.structure) and not any(part[1] == "again" for part in self.parts)
 
     def __str__(self) -> str:
         return ", ".join(short(x) for x in self.leaves)
@@ -172,6 +169,12 @@ class Form:
         found, structure = flatten(result)
         of = {id(copied): mine for mine, copied in zip(self.leaves, given.leaves, strict=True) if mine is not copied}
         return structure.rebuild([of.get(id(x), x) for x in found]) if any(id(x) in of for x in found) else result
+
+
+def _is_plain(structure: Structure) -> bool:
+    if structure.kind is dict and not all(key.__class__ is str for key in structure.keys):
+        return False
+    return structure.kind in (None, type(None), tuple, list, dict) and all(map(_is_plain, structure.parts))
 
 
 def _kinds(structure: Structure) -> Iterator[Any]:
@@ -395,9 +398,8 @@ def entry(
     text, given = Text(), [f"v{i}" for i in range(len(form.arrays))]
     name = text.name
     lines = [f"if ({name(listeners)} or {name(spans)}) and {name(is_heard)}(): return None"]
-    lines += [f"if len(args) != {len(form.leaves)}: return None"] if form.is_flat else []
     checks: list[str] = []
-    if form.is_flat:
+    if form.is_plain:
         reads, checks = _argument_lines(form, name)
         lines += reads
     else:
@@ -424,24 +426,53 @@ def entry(
 
 
 def _argument_lines(form: Form, name: Callable[[Any], str]) -> tuple[list[str], list[str]]:
-    """Lines that read the arrays of arguments in no containers, and faults of their forms that `hold` sees, too."""
-    lines, faults, checks = list[str](), list[str](), list[str]()
-    if form.leaves:
-        lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
-    for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
-        kind, own = name(x.__class__), checks if array.__class__ is np.ndarray else faults
-        faults.append(f"a{i}.__class__ is not {kind}")
-        if x.__class__ in TENSORS:
-            faults[-1] += f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not {name(x.layout)}"
-            lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {kind} else a{i}")
-            own.append(f"v{i}.__class__ is not {name(array.__class__)}")
-        else:
-            lines.append(f"v{i} = a{i}")
+    """Lines that read the arrays of arguments, and return where these differ; and faults that `hold` sees, too."""
+    lines, checks = list[str](), list[str]()
+    leaves, arrays = iter(enumerate(form.leaves)), list[Any]()
+
+    def open_container(structure: Structure, x: str) -> None:
+        """The lines of a container, or a leaf, that a variable holds."""
+        if structure.kind is None:
+            leaf(*next(leaves), x)
+            return
+        if structure.kind is type(None):
+            lines.append(f"if {x} is not None: return None")
+            return
+        is_dict, parts = structure.kind is dict, [f"{x}_{k}" for k in range(len(structure.parts))]
+        size = f"{name(tuple)}({x}) != {structure.keys!r}" if is_dict else f"len({x}) != {len(parts)}"
+        lines.append(f"if {x}.__class__ is not {name(structure.kind)} or {size}: return None")
+        if parts:
+            lines.append(f"{''.join(f'{part}, ' for part in parts)}= {x}{'.values()' if is_dict else ''}")
+        for part, own in zip(structure.parts, parts, strict=True):
+            open_container(part, own)
+
+    def leaf(i: int, x: Any, a: str) -> None:
+        kind, is_tensor = name(x.__class__), x.__class__ in TENSORS
+        array = x.array if is_tensor else x
+        v, faults = f"v{len(arrays)}", [f"{a}.__class__ is not {kind}"]
+        if len(arrays) == len(form.arrays) or array is not form.arrays[len(arrays)]:  # it has no part in a run
+            if x.__class__ in (float, complex):
+                faults.append(f"{name(repr)}({a}) != {repr(x)!r}")
+            elif x.__class__ in _CONSTANTS:
+                faults.append(f"{a} != {name(x)}")
+            else:
+                faults = [f"{a} is not {name(x)}" + (f" or not {a}._requires_grad" if is_tensor else "")]
+            lines.append(f"if {' or '.join(faults)}: return None")
+            return
+        own = checks if array.__class__ is np.ndarray else faults
+        if is_tensor:
+            faults.append(f"{a}._requires_grad or {a}.tape is not None or {a}.layout is not {name(x.layout)}")
+            own.append(f"{v}.__class__ is not {name(array.__class__)}")
         if array.__class__ is Key:
-            own.append(f"v{i}.axes != {name(array.axes)} or v{i}.places != {name(array.places)}")
-            own.append(f"v{i}.apart != {name(array.apart)}")
+            own.append(f"{v}.axes != {name(array.axes)} or {v}.places != {name(array.places)}")
+            own.append(f"{v}.apart != {name(array.apart)}")
         if isinstance(array, np.ndarray):
-            own.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
-            own += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
-        own += [f"v{i} is v{j}" for j in range(i) if form.arrays[j].__class__ is array.__class__]
-    return [*lines, *(f"if {fault}: return None" for fault in faults)], checks
+            own.append(f"{v}.shape != {name(array.shape)} or {v}.dtype is not {name(array.dtype)}")
+            own += [f"{v}.strides != {name(array.strides)}"] if array.ndim else []
+        own += [f"{v} is v{j}" for j, other in enumerate(arrays) if other.__class__ is array.__class__]
+        lines.append(f"{v} = {a}.array if {a}.__class__ is {kind} else {a}" if is_tensor else f"{v} = {a}")
+        lines.append(f"if {' or '.join(faults)}: return None")
+        arrays.append(array)
+
+    open_container(form.structure, "args")
+    return lines, checks
