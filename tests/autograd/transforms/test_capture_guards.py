@@ -869,3 +869,59 @@ def test_a_replay_that_marks_no_gradients_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(optim.SGD, "_note_use", lambda optimizer, keep: None)
     with pytest.raises(AssertionError):
         test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a traced one")
+
+
+def _of_containers(batch: Any, flag: Any, scale: Any = 1.0, extra: Any = None) -> Any:
+    """A step whose result depends on all that its arguments hold."""
+    total = (_tensor(batch["x"]) * scale).sum()
+    for k, y in enumerate(batch["ys"]):
+        total = total + _tensor(y).sum() * (k + 2.0)
+    total = total * (3.0 if flag is True else 5.0 if flag == 1 else 7.0 if flag == "text" else 11.0)
+    return total + (0.0 if extra is None else _tensor(extra).sum() * 13.0) + 17.0 * len(batch)
+
+
+def _tensor(x: Any) -> Any:
+    return x if isinstance(x, ag.Tensor) else ag.tensor(x)
+
+
+_OWN = ag.Parameter(numpy.full(2, 2.0))
+_CALLS: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
+    "as it was": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True),
+    "other values": lambda x, y: ({"x": x * 2, "ys": [y + 3, y]}, True),
+    "another shape": lambda x, y: ({"x": x, "ys": [y, y[:2]]}, True),
+    "another dtype": lambda x, y: ({"x": x.astype("float32"), "ys": [y, y + 1]}, True),
+    "more in a list": lambda x, y: ({"x": x, "ys": [y, y + 1, y]}, True),
+    "fewer in a list": lambda x, y: ({"x": x, "ys": [y]}, True),
+    "a tuple for a list": lambda x, y: ({"x": x, "ys": (y, y + 1)}, True),
+    "another order of keys": lambda x, y: ({"ys": [y, y + 1], "x": x}, True),
+    "another key": lambda x, y: ({"x": x, "ys": [y, y + 1], "z": 0}, True),
+    "an integer for a flag": lambda x, y: ({"x": x, "ys": [y, y + 1]}, 1),
+    "a text for a flag": lambda x, y: ({"x": x, "ys": [y, y + 1]}, "text"),
+    "False": lambda x, y: ({"x": x, "ys": [y, y + 1]}, False),
+    "a number": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, 2.0),
+    "a negative zero": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, -0.0),
+    "NaN": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, float("nan")),
+    "None": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, 1.0, None),
+    "an array for None": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, 1.0, x),
+    "a Tensor for an array": lambda x, y: ({"x": ag.tensor(x), "ys": [y, y + 1]}, True),
+    "a Parameter": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, 1.0, _OWN),
+    "another Parameter": lambda x, y: ({"x": x, "ys": [y, y + 1]}, True, 1.0, ag.Parameter(numpy.full(2, 3.0))),
+    "one array twice": lambda x, y: ({"x": x, "ys": [y, y]}, True),
+    "a view": lambda x, y: ({"x": numpy.stack([x, x], 1)[:, 0], "ys": [y, y + 1]}, True),
+}
+
+
+@pytest.mark.parametrize("first", ["as it was", "a number", "an array for None", "a Parameter", "one array twice"])
+def test_each_change_in_containers_is_seen(first: str) -> None:
+    for name, call in _CALLS.items():
+        do = ag.capture(_of_containers, warmup=0)
+        for i in range(4):
+            do(*_CALLS[first](numpy.arange(3.0) + i, numpy.arange(4.0) - i))
+        assert do.replays == 2 or first == "a Parameter"
+        for i in range(4):
+            given = call(numpy.arange(3.0) * i, numpy.arange(4.0) + i)
+            assert bits(do(*given)) == bits(_of_containers(*given)), name
+        again = _CALLS[first](numpy.arange(3.0), numpy.arange(4.0))
+        before = do.replays
+        assert bits(do(*again)) == bits(_of_containers(*again)), name
+        assert do.replays == before + 1, name
