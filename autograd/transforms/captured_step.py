@@ -316,8 +316,8 @@ class CapturedStep:
             self._warmup -= not is_heard()
             return unrecorded(self._step, args, self._counts)
         form = Form(args)
-        for plan in self._plans.get(form.key, ()):
-            if plan is not departed and plan.holds():
+        for plan in sorted(self._plans.get(form.key, ()), key=lambda each: not each.fits()):
+            if plan is not departed and plan.holds() and not plan.is_worn():
                 self._last = plan
                 try:
                     found = plan.run(*form.arrays)
@@ -459,7 +459,13 @@ class CapturedStep:
                 self._step, form, given, recorder, results, found, of.before, roots,
                 [x for x, _ in run.guard.contents],
             )  # fmt: skip
-        self._keep(form, _Plan(form, run, structure, program, why))
+        plan, last = _Plan(form, run, structure, program, why), self._plans.get(form.key, [None])[-1]
+        plan.start = self.replays
+        if program is not None and isinstance(last, _Plan) and last.program is not None and last.is_worn():
+            was_of_use = self.replays - last.start > 2 * last.program.misses
+            # else a leaf may get another array in each call: the step is recorded ever more seldom
+            program.patience = 8 if was_of_use else 8 * last.program.patience
+        self._keep(form, plan)
         return result
 
     def _recorder(self, form: Form, given: Form, reach: Reach) -> Recorder:
@@ -679,7 +685,11 @@ class _Plan:
         The step as a program of NumPy's calls, or of machine code.
     why : str
         There is no program, so that the rows are replayed as they are.
+    start : int
+        The number of replays before.
     """
+
+    start = 0
 
     def __init__(self, form: Form, of: _Run, structure: Structure, program: TracedRun | None, why: str):
         again = [_refuse(change) if change.again is None else change.again for change in of.changes]
@@ -698,6 +708,14 @@ class _Plan:
     def holds(self) -> bool:
         """Whether a replay would be the step, for arguments of its form."""
         return self.guard.holds()
+
+    def fits(self) -> bool:
+        """Whether the replay would be the program, not the rows one by one."""
+        return self.program is not None and self.program.fits()
+
+    def is_worn(self) -> bool:
+        """Whether the step may better be recorded anew, with the arrays that its leaves have now."""
+        return self.program is not None and self.program.is_worn()
 
 
 class _LaunchPlan:
@@ -719,6 +737,14 @@ class _LaunchPlan:
     def holds(self) -> bool:
         """Whether a replay would be the step, for arguments of its form."""
         return self.guard.holds() and self.guard.has_same_arrays() and self._work.fits()
+
+    def fits(self) -> bool:
+        """Whether it is the work of the arrays that are there now: always, if it holds."""
+        return True
+
+    def is_worn(self) -> bool:
+        """Never: a plan of other arrays does not hold."""
+        return False
 
     def run(self, *arrays: Any) -> list[Any]:
         """The results for the arrays of other arguments."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from operator import getitem
+from operator import getitem, is_
 from types import FrameType
 from typing import Any, Protocol
 
@@ -313,6 +313,9 @@ class Program(Protocol):
     def fits(self) -> bool:
         """Whether the program is that of their present values."""
 
+    def is_worn(self) -> bool:
+        """Whether they have been others for so long that the step may better be recorded anew."""
+
     def faults(self, name: Callable[[Any], str]) -> list[str]:
         """Expressions that are true where the program does not fit, though the reads give what they gave."""
 
@@ -345,15 +348,15 @@ class Guard:
         self.contents: list[tuple[Any, bytes]] = []
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
-        reads, kept = reach.kept()
+        reads, _ = reach.kept()
         own = vars(state)  # of this thread, to which the record belongs
         names = "recording", "distribution", "grid", "no_grad"
         for name in names:
             own.setdefault(name, getattr(state, name))
         self._of_thread = None, None, *self.state  # no capture, no tape
         self._reads = [*reads, read_of_capture(), *((getitem, own, name) for name in names)]
-        self.same = Identities(self._reads, [*kept, *self._of_thread])
-        self._both: list[tuple[Identities, list[Any]]] = [(self.same, [])]
+        self.same = Identities(self._reads, self._kept())
+        self._more: list[tuple[Identities, Callable[[], Iterable[Any]], list[Any]]] = []
         self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
@@ -365,17 +368,29 @@ class Guard:
             or not all(x.tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
-        kept = [*self.reach.kept()[1], *self._of_thread]
-        for identities, more in self._both:
-            identities.keep([*kept, *more])
+        self.same.keep(self._kept())
+        for identities, _, more in self._more:
+            identities.keep([*self._kept(), *more])
         return True
+
+    def _kept(self) -> list[Any]:
+        return [*self.reach.kept()[1], *self._of_thread]
 
     def with_reads(self, reads: Sequence[Read], arrays: Sequence[Any], banned: Iterable[int]) -> Identities:
         """The identities of what this compares, and of more reads, with their present values; see `Identities`."""
-        kept, more = [*self.reach.kept()[1], *self._of_thread], list(values_of(reads)())
-        found = Identities([*self._reads, *reads], [*kept, *more], arrays, banned)
-        self._both.append((found, more))
+        now = values_of(reads)
+        more = list(now())
+        found = Identities([*self._reads, *reads], [*self._kept(), *more], arrays, banned)
+        self._more.append((found, now, more))
         return found
+
+    def keep_equal(self) -> None:
+        """Compare with the present values of more reads from now on, which are equal to those before."""
+        for identities, now, more in self._more:
+            values = list(now())
+            if not all(map(is_, values, more)):
+                more[:] = values
+                identities.keep([*self._kept(), *more])
 
     def has_same_arrays(self) -> bool:
         """Whether no leaf has got another array, where a replay reads those of the run."""
@@ -417,6 +432,8 @@ def entry(
     if program is None or not program.fits():
         lines += other
     else:
+        of = name(program)
+        other[-1:] = [f"if {of}.fits(): {name(guard)}.keep_equal()", f"elif {of}.is_worn(): return None", other[-1]]
         arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
         both = guard.with_reads(program.reads(), [x for _, x in arrays], program.written)
         lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]

@@ -851,6 +851,8 @@ class TracedRun:
     """
 
     seconds = 0.0
+    misses = 0  # the runs, on one process, that were not those of the program
+    patience = 8  # the number of them after which the step is better recorded anew
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
@@ -955,14 +957,24 @@ class TracedRun:
         return kinds + [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
                         for own, key, places in self.step.equal]  # fmt: skip
 
+    def is_worn(self) -> bool:
+        """Whether leaves or optimizers have other arrays, as those that are loaded, and have had them for some runs."""
+        return self.misses > self.patience and not self.fits()
+
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where the program is that of other arrays or numbers."""
+
+        def otherwise(*arrays: Any) -> Any:
+            self.misses += state.distribution.is_alone  # several ranks go on with the same calls
+            return exact(*arrays)
+
         text = Text()
         written, owner = text.name(self.written), text.name(owner_of)
         faults = [f"not {text.name(self.fits)}()", *self.faults(text.name),
                   # an argument that is written to is another one for each of the calls
                   *([f"any(id({owner}(x)) in {written} for x in arrays)"] if self.written else [])]  # fmt: skip
-        line = f"return {text.name(exact)}(*arrays) if {' or '.join(faults)} else {text.name(self.__call__)}(*arrays)"
+        own, other = text.name(self.__call__), text.name(otherwise)
+        line = f"return {other}(*arrays) if {' or '.join(faults)} else {own}(*arrays)"
         return text.function("run", "*arrays", [line], f"{__file__}: run")
 
 

@@ -1116,3 +1116,64 @@ def test_what_a_function_of_a_package_changes_is_given_back_after_proofs() -> No
         return found
 
     assert run(ag.capture) == run(lambda step: step)
+
+
+def test_a_step_goes_on_as_a_program_when_arrays_are_loaded() -> None:
+    """Leaves and optimizers get other arrays, and equal numbers; two sets of arrays take turns."""
+
+    def run(captures: bool) -> Any:
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+        for i, p in enumerate(model.parameters()):
+            p.data = numpy.linspace(-1, 1, p.array.size, dtype="float32").reshape(p.array.shape) * (i + 1)
+        optimizer = optim.Adam(model.parameters(), lr=0.01)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (model(ag.tensor(x)) ** 2).mean()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = ag.capture(step, verify=False) if captures else step
+        found = []
+        x = numpy.linspace(0, 1, 12, dtype="float32").reshape(4, 3)
+
+        def some(n: int) -> None:
+            found.extend(bits(do(x + i)) for i in range(n))
+            if captures:
+                assert do._last is not None and do._last.fits()  # type: ignore[union-attr]
+
+        some(40)
+        model.load_state_dict(model.state_dict())
+        some(40)
+        optimizer.load_state_dict(optimizer.state_dict())
+        some(40)
+        optimizer.betas = (*optimizer.betas,)
+        some(1)
+        optimizer.betas = 0.8, 0.9
+        some(40)
+        sets = [[p.array for p in model.parameters()], [p.array * 2 for p in model.parameters()]]
+        for k in (1, 0):
+            for p, own in zip(model.parameters(), sets[k], strict=True):
+                p.array = own
+            some(40)
+        replays = do.replays if captures else 0
+        for k in (1, 0, 1, 0):
+            for p, own in zip(model.parameters(), sets[k], strict=True):
+                p.array = own
+            some(2)
+        if captures:
+            assert do.replays == replays + 8
+        return found, [bits(p) for p in model.parameters()], [bits(x) for x in optimizer.first]
+
+    assert run(captures=True) == run(captures=False)
+
+
+def test_a_leaf_with_another_array_in_each_call_is_recorded_seldom() -> None:
+    x = ag.tensor(numpy.zeros(3))
+    do = ag.capture(lambda y: (x * y).sum(), verify=False)
+    for i in range(100):
+        x.data = numpy.arange(3.0) + i
+        assert float(do(numpy.ones(3))) == 3.0 + 3 * i
+    assert do.replays >= 90
