@@ -90,7 +90,7 @@ def current_capture() -> Capture | None:
 
 
 def read_of_capture() -> tuple[Any, ...]:
-    """What `current_capture` returns in this thread, as an item of a dictionary: the function, and its arguments."""
+    """A function and arguments that give what `current_capture` does in this thread, as an item of a dictionary."""
     values = vars(_current)
     values.setdefault("capture", None)
     return getitem, values, "capture"

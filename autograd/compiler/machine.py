@@ -1,8 +1,9 @@
 """Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
 
-`compile_loops` gives the addresses of loops, `ufunc_row` those of NumPy's own (and `products`); a `Table` holds the
-calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions
-have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
+`compile_loops` gives the addresses of loops, `ufunc_row` those of NumPy's own, as do the functions of `linear_algebra`;
+a `Table` holds the calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a
+table). All functions have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64
+*strides, auxiliary)``.
 
 Inner loops check nothing: arrays are aligned, have the loop's dtypes, and lie apart, except that the result of an
 elementwise ufunc may be one of its operands.

@@ -13,14 +13,13 @@ from .. import kernels
 from ..errors import CaptureError
 from . import machine
 from .calls import call_of, calls_of
+from .linear_algebra import matrix_row, product_row
 from .loops import Loop, Pointer, Unsupported
 from .machine import Row, Table, compile_loops, is_available, ufunc_row
-from .matrices import matrix_row
 from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, texts_of
 from .plan import Group, Plan, along, name_of
-from .products import product_row
 from .steps import CHANGED, Lines, beginning, lines_of
 from .text import Text
 

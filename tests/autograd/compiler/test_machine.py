@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd.compiler import machine
+from autograd.compiler.linear_algebra import product_row
 from autograd.compiler.loops import Loop, Pointer, Unsupported, pointer_of
 from autograd.compiler.machine import (
     DIVISION,
@@ -29,7 +30,6 @@ from autograd.compiler.machine import (
     ufunc_row,
     walk,
 )
-from autograd.compiler.products import product_row
 
 from .running import made, same
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autograd.compiler import matrices
+from autograd.compiler import linear_algebra
+from autograd.compiler.linear_algebra import matrix_row
 from autograd.compiler.loops import Pointer
 from autograd.compiler.machine import INVALID, Operand, Table, Unsupported, is_available, ufunc_row
-from autograd.compiler.matrices import matrix_row
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -77,7 +77,7 @@ def test_a_row_fails_where_the_function_raises(name: str, monkeypatch: pytest.Mo
     with pytest.raises(np.linalg.LinAlgError):
         function(*xs)
     assert called(function, xs, out) < 0
-    monkeypatch.setattr(matrices, "_failing", lambda loop: loop)
+    monkeypatch.setattr(linear_algebra, "_failing", lambda loop: loop)
     assert called(function, xs, out) == 0  # without the question for the flag nothing is told
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autograd.compiler import products
+from autograd.compiler import linear_algebra
 from autograd.compiler.build import is_compiled
+from autograd.compiler.linear_algebra import product_row
 from autograd.compiler.machine import Operand, Table, is_available
-from autograd.compiler.products import product_row
 
 from .running import same
 
@@ -23,9 +23,9 @@ SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, -1e-300, 5e-324]
 
 @pytest.fixture(autouse=True)
 def _clear() -> Iterator[None]:
-    products._proved_product.cache_clear()
+    linear_algebra._proved_product.cache_clear()
     yield
-    products._proved_product.cache_clear()
+    linear_algebra._proved_product.cache_clear()
 
 
 def operand(shape: tuple[int, ...], layout: str, random: np.random.Generator, dtype: str) -> Any:
@@ -94,18 +94,18 @@ def test_another_product_is_not_taken(name: str, monkeypatch: pytest.MonkeyPatch
     x = Operand("f8", (2, 2), (16, 8))
     if not is_compiled(product_row(x, x, x).function):
         pytest.skip("this BLAS adds in another order")
-    own, changed = products.compile_texts, []
+    own, changed = linear_algebra.compile_texts, []
 
     def compiled(texts: list[str], names: list[str]) -> Any:
         wrong = [FAULTS[name](text) for text in texts]
         changed.append(wrong != texts)
         return own(wrong, names)
 
-    monkeypatch.setattr(products, "compile_texts", compiled)
-    for cached in (products._proved_product, products._written_out):
+    monkeypatch.setattr(linear_algebra, "compile_texts", compiled)
+    for cached in (linear_algebra._proved_product, linear_algebra._written_out):
         cached.cache_clear()
     try:
         assert not is_compiled(product_row(x, x, x).function)
     finally:
-        products._written_out.cache_clear()
+        linear_algebra._written_out.cache_clear()
     assert changed and all(changed)
