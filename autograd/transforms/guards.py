@@ -415,19 +415,18 @@ def entry(
     lines = [f"if ({name(listeners)} or {name(spans)}) and {name(is_heard)}(): return None"]
     checks: list[str] = []
     if form.is_plain:
-        reads, checks = _argument_lines(form, name)
-        lines += reads
+        of_arguments, checks = _argument_lines(form, name)
+        lines += of_arguments
     else:
         lines += [f"try: form = {name(Form)}(args)", f"except {name(TapeError)}: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
     gone = "except (KeyError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
-    forms = [(f"{name(leaf)}.array is not {name(array)}", f"{name(_leaf_form)}({name(leaf)}) != {name(kept)}")
-             for leaf, array, kept in guard.leaves]  # fmt: skip
+    forms = {id(x): f"{name(x)}.array is not {name(array)} and {name(_leaf_form)}({name(x)}) != {name(kept)}"
+             for x, array, kept in guard.leaves}  # fmt: skip
     other = ["try:", f"    if not {name(guard.same.hold)}(): return None", gone,
-             *(f"if {check}: return None" for check in checks),
-             *(f"if {is_other} and {fault}: return None" for is_other, fault in forms),
+             *(f"if {fault}: return None" for fault in (*checks, *forms.values())),
              f"return {name(run)}({', '.join(given)})"]  # fmt: skip
     if program is None or not program.fits():
         lines += other
@@ -435,9 +434,12 @@ def entry(
         of = name(program)
         other[-1:] = [f"if {of}.fits(): {name(guard)}.keep_equal()", f"elif {of}.is_worn(): return None", other[-1]]
         arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
-        both = guard.with_reads(program.reads(), [x for _, x in arrays], program.written)
+        reads = program.reads()
+        both = guard.with_reads(reads, [x for _, x in arrays], program.written)
+        known = {id(read[1]) for read in reads if read[0] is getattr and read[2] == "array"}
+        faults = ["not fits", *program.faults(name), *(fault for x, fault in forms.items() if x not in known)]
         lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]
-        lines += [f"if {' or '.join(['not fits', *program.faults(name)])}:", *indented(other)]
+        lines += [f"if {' or '.join(faults)}:", *indented(other)]
         lines += [*program.lines(name, given), *(f"{name(change)}()" for change in again), "return results"]
     return text.function("enter", "args", lines, f"{__file__}: entry")
 

@@ -1177,3 +1177,19 @@ def test_a_leaf_with_another_array_in_each_call_is_recorded_seldom() -> None:
         x.data = numpy.arange(3.0) + i
         assert float(do(numpy.ones(3))) == 3.0 + 3 * i
     assert do.replays >= 90
+
+
+def test_another_shape_of_a_leaf_that_only_python_reads_is_seen() -> None:
+    """As those of complex numbers, which are no memory of the program."""
+    w = ag.tensor(numpy.arange(4) + 1j)
+
+    def step(x: Any) -> Any:
+        return (w * ag.tensor(x)).sum() / float(w.shape[0])
+
+    do = ag.capture(step, warmup=0)
+    for i in range(6):
+        assert bits(do(numpy.ones(4) * i)) == bits(step(numpy.ones(4) * i))
+    assert do.replays == 4
+    w.array = numpy.full(1, 2 + 1j)
+    for i in range(4):
+        assert bits(do(numpy.ones(4) * i)) == bits(step(numpy.ones(4) * i))
