@@ -423,10 +423,10 @@ def entry(
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
     gone = "except (KeyError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
-    forms = {id(x): f"{name(x)}.array is not {name(array)} and {name(_leaf_form)}({name(x)}) != {name(kept)}"
-             for x, array, kept in guard.leaves}  # fmt: skip
+    forms = [f"{name(x)}.array is not {name(array)} and {name(_leaf_form)}({name(x)}) != {name(kept)}"
+             for x, array, kept in guard.leaves]  # fmt: skip
     other = ["try:", f"    if not {name(guard.same.hold)}(): return None", gone,
-             *(f"if {fault}: return None" for fault in (*checks, *forms.values())),
+             *(f"if {fault}: return None" for fault in (*checks, *forms)),
              f"return {name(run)}({', '.join(given)})"]  # fmt: skip
     if program is None or not program.fits():
         lines += other
@@ -434,10 +434,8 @@ def entry(
         of = name(program)
         other[-1:] = [f"if {of}.fits(): {name(guard)}.keep_equal()", f"elif {of}.is_worn(): return None", other[-1]]
         arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
-        reads = program.reads()
-        both = guard.with_reads(reads, [x for _, x in arrays], program.written)
-        known = {id(read[1]) for read in reads if read[0] is getattr and read[2] == "array"}
-        faults = ["not fits", *program.faults(name), *(fault for x, fault in forms.items() if x not in known)]
+        both = guard.with_reads(program.reads(), [x for _, x in arrays], program.written)
+        faults = ["not fits", *program.faults(name)]  # they see all leaves: by their arrays, or the classes of numbers
         lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]
         lines += [f"if {' or '.join(faults)}:", *indented(other)]
         lines += [*program.lines(name, given), *(f"{name(change)}()" for change in again), "return results"]
