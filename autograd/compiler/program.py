@@ -20,8 +20,8 @@ from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, texts_of
 from .plan import Group, Plan, along, name_of
-from .steps import CHANGED, Lines, beginning, lines_of
-from .text import Text
+from .steps import CHANGED, Lines, lines_of
+from .text import indented
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
@@ -54,31 +54,18 @@ class Program:
         self.memory = Memory()
         self.memory.with_gradients(gradients)
         self.nodes = _with_numbers(nodes)
-        self.steps: list[Callable[[Frame], Any]] = []
+        self.steps: list[Lines | Callable[[Frame], Any]] = []
         self.tables = 0
         self.may_name_rows = True  # if not, updates of rows are those of whole tables: both are proved
         self.late: list[Node] = []  # those that may fail when something has changed
         self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
 
-    def run(self, frame: Frame) -> None:
-        """Run the program.
-
-        Raises
-        ------
-        Departed
-            A decision on data is another one, or a call has failed, and nothing has changed.
-        CaptureError
-            A decision is another one, and something has changed.
-        """
-        text = Text()
-        lines = [*beginning(self.arguments), *self.run_lines(text.name)]
-        text.function("run", "frame", lines, f"{__file__}: run")(frame)
-
     def run_lines(self, name: Callable[[Any], str]) -> list[str]:
-        """The lines of a function that does what `run` does, with the parts of a frame; see `Lines`.
+        """The lines of a function that runs the program, with the parts of a frame; see `Lines`.
 
-        They read `frame` itself if `needs_frame`.
+        They read `frame` itself if `needs_frame`. They raise `Departed` if a decision on data is another one, or a call
+        has failed, and nothing has changed; and CaptureError if a decision is another one, and something has changed.
         """
         return lines_of(self.steps, self._first_change, name)
 
@@ -137,7 +124,7 @@ class Program:
                     self.steps.append(self._told(call, group) if is_late else call)
         end()
 
-    def _choice(self, group: Group, is_before: bool) -> Callable[[Frame], Any]:
+    def _choice(self, group: Group, is_before: bool) -> Lines:
         """The update of the rows that a step names, or, if the numbers do not allow it, that of all rows."""
         assert group.rows is not None
         plan, factors = group.rows
@@ -150,11 +137,11 @@ class Program:
         few, all_rows = walks
         numbers = [self.memory.view(x) for x in factors]
 
-        def step(frame: Frame) -> None:
-            has_rows = self.may_name_rows and all(x < math.inf and math.copysign(1.0, x) > 0 for x in numbers)
-            (few if has_rows else all_rows)(frame)
+        def has_rows() -> bool:
+            return self.may_name_rows and all(x < math.inf and math.copysign(1.0, x) > 0 for x in numbers)
 
-        return step
+        return Lines(lambda name: [f"if {name(has_rows)}():", *indented(few.write(name)), "else:",
+                                   *indented(all_rows.write(name))])  # fmt: skip
 
     def _told(self, call: Callable[[Frame], Any], group: Group) -> Callable[[Frame], Any]:
         """A call of a function that may fail when something has changed: then with the error of the step."""
@@ -285,7 +272,7 @@ class Program:
             return (self.arguments, self.memory.offset(buffer) + x.offset)
         return self.memory.address(x)
 
-    def _walk(self, table: Table, groups: Sequence[Group], is_before: bool) -> Callable[[Frame], Any]:
+    def _walk(self, table: Table, groups: Sequence[Group], is_before: bool) -> Lines:
         """The walk of a table as a step."""
         walk = table.finish(self.arguments + 1)
         self.tables += 1
@@ -339,11 +326,8 @@ class Program:
             found.append(f"{i:4} {group.kind}{over}: {names}   ({uses})")
         return found
 
-    def frame(self, arguments: tuple[Any, ...]) -> Frame:
-        return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
-
     def frame_lines(self, name: Callable[[Any], str], arguments: Sequence[str]) -> list[str]:
-        """The lines that make the parts of a frame of arguments, as `frame` does."""
+        """The lines that make the parts of a frame of arguments."""
         kind = self.memory.kind
         return [
             *(f"a{i} = {x}" for i, x in enumerate(arguments)),

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..errors import CaptureError
 from .memory import Departed, Frame
-from .text import Text, indented
+from .text import indented
 
-__all__ = ["CHANGED", "Lines", "beginning", "lines_of"]
+__all__ = ["CHANGED", "Lines", "lines_of"]
 
 CHANGED = (
     "capture: a check of values found another result than in the recorded step, when the replay had changed something "
@@ -26,36 +26,14 @@ class Lines:
     ----------
     write : callable
         It returns the lines, and is given a function that returns the name of an object in them.
-
-    Examples
-    --------
-    >>> found = []
-    >>> Lines(lambda name: [f"{name(found)}.append(a0[1])"])(Frame(([4, 5],), None))
-    >>> found
-    [5]
     """
 
     def __init__(self, write: Callable[[Callable[[Any], str]], list[str]]):
         self.write = write
-        self._function: Callable[[Frame], None] | None = None
-
-    def __call__(self, frame: Frame) -> None:
-        """Run the lines by themselves."""
-        if self._function is None:
-            text = Text()
-            lines = [*beginning(len(frame.arguments)), *self.write(text.name)]
-            self._function = text.function("step", "frame", lines, f"{__file__}: step")
-        self._function(frame)
-
-
-def beginning(arguments: int) -> list[str]:
-    """Lines that give what is in `frame` its names."""
-    given = "".join(f"a{i}, " for i in range(arguments))
-    return ["gradients, recorded = frame.gradients, frame.recorded", *([f"{given}= frame.arguments"] if given else [])]
 
 
 def lines_of(
-    steps: Sequence[Callable[[Frame], Any]], first_change: int | None, name: Callable[[Any], str]
+    steps: Sequence[Lines | Callable[[Frame], Any]], first_change: int | None, name: Callable[[Any], str]
 ) -> list[str]:
     """The lines of steps in order. From the step `first_change` on, something is changed.
 
@@ -74,5 +52,5 @@ def lines_of(
     return found
 
 
-def _lines(step: Callable[[Frame], Any], name: Callable[[Any], str]) -> list[str]:
+def _lines(step: Lines | Callable[[Frame], Any], name: Callable[[Any], str]) -> list[str]:
     return step.write(name) if isinstance(step, Lines) else [f"{name(step)}(frame)"]

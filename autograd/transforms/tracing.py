@@ -532,8 +532,8 @@ def _redo(call: Any, function: Any, args: Any, words: Any, frame: Frame) -> None
     call(function, *args(frame), **words(frame))
 
 
-def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
-    """A function that gives leaves the gradients of a frame."""
+def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Lines:
+    """Lines that give leaves the gradients of a frame."""
     have = {id(leaf) for leaf, _ in gradients}
 
     def lines(name: Callable[[Any], str]) -> list[str]:

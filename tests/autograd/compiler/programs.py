@@ -15,7 +15,7 @@ from autograd.compiler.numbers import Number
 from autograd.compiler.program import Program
 from autograd.compiler.trace import Trace, Traced, in_memory, operand_of, tracing
 
-from .running import same
+from .running import frame_of, run_once, same
 
 FLOATS, INTEGERS = ("f4", "f8"), ("i4", "i8", "u1")
 FORMS: list[tuple[int, ...]] = [(6, 4), (4,), (6, 1), (3, 6, 4), (1, 4), (), (5, 5), (0, 4), (6,)]
@@ -405,8 +405,8 @@ def fault_of(traced: TracedProgram, compiled: bool, runs: int = 2) -> str:
             arguments = [elsewhere(x, random) for x in of.arguments] if run else of.arguments
             rate = traced.rates[0] = 0.75 + 0.5 * run
             needed = of.run(arguments, states, rate, lambda i: None)
-            frame = program.frame(tuple(arguments))
-            program.run(frame)
+            frame = frame_of(program, arguments)
+            run_once(program, frame)
             for k, place in traced.kept.items():
                 found = program.memory.reader(place)(frame)
                 if not same(found, needed[k]):

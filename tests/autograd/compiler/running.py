@@ -11,6 +11,9 @@ import pytest
 from autograd.compiler import build
 from autograd.compiler.loops import Loop, pointer_of
 from autograd.compiler.machine import Row, Table, compile_loops
+from autograd.compiler.memory import Frame
+from autograd.compiler.program import Program
+from autograd.compiler.text import Text
 
 SPECIAL = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-45, -1e-45, 1e-40, 5e-324, 1.17e-38, 2.3e-308, 3e38, -3e38,
@@ -90,3 +93,16 @@ def elementwise(function: Any, steps: Sequence[tuple[Any, ...]], arrays: Sequenc
     )  # fmt: skip
     assert run(loop, [*arrays, found]) >= 0
     assert same(found, needed), (loop, arrays, found, needed)
+
+
+def frame_of(program: Program, arguments: Sequence[Any]) -> Frame:
+    """The arrays of one run."""
+    kind = program.memory.kind
+    return Frame(tuple(arguments), None if kind is None else np.empty((), kind))
+
+
+def run_once(program: Program, frame: Frame) -> None:
+    """Run the lines of a program."""
+    text, given = Text(), "".join(f"a{i}, " for i in range(len(frame.arguments)))
+    lines = ["gradients, recorded = frame.gradients, None", *([f"{given}= frame.arguments"] if given else [])]
+    text.function("run", "frame", [*lines, *program.run_lines(text.name)], "<run>")(frame)

@@ -17,6 +17,7 @@ from autograd.errors import CaptureError
 
 from ...tables import some
 from .programs import RandomProgram, TracedProgram, fault_of
+from .running import frame_of, run_once
 
 COMPILED = pytest.mark.skipif(not is_available(), reason="without llvmlite there is no machine code")
 
@@ -76,32 +77,32 @@ def _calls(seed: int) -> list[str]:
 
 def test_a_decision_after_a_change_cannot_be_taken_back() -> None:
     made = TracedProgram(RandomProgram(0)).program()
-    frame = made.frame(tuple(RandomProgram(0).arguments))
+    frame = frame_of(made, RandomProgram(0).arguments)
 
     def depart(_: object) -> None:
         raise program_module.Departed
 
     made.steps, made._first_change = [depart], 1
     with pytest.raises(program_module.Departed):
-        made.run(frame)
+        run_once(made, frame)
     made._first_change = 0
     with pytest.raises(CaptureError, match="when the replay had changed something"):
-        made.run(frame)
+        run_once(made, frame)
 
 
 def test_an_error_before_a_change_lets_the_step_itself_run() -> None:
     made = TracedProgram(RandomProgram(0)).program()
-    frame = made.frame(tuple(RandomProgram(0).arguments))
+    frame = frame_of(made, RandomProgram(0).arguments)
 
     def fail(_: object) -> None:
         raise ValueError("of a call")
 
     made.steps, made._first_change = [fail], 1
     with pytest.raises(program_module.Departed):
-        made.run(frame)
+        run_once(made, frame)
     made._first_change = 0
     with pytest.raises(ValueError, match="of a call"):
-        made.run(frame)
+        run_once(made, frame)
 
 
 @COMPILED

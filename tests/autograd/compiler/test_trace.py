@@ -21,7 +21,7 @@ from autograd.random import continuous, discrete, philox
 
 from ...tables import each
 from .programs import as_calls
-from .running import same
+from .running import frame_of, run_once, same
 
 
 def made(seed: int = 0, dtype: str = "f4", shape: tuple[int, ...] = (3, 4)) -> Any:
@@ -46,8 +46,8 @@ class Traces:
         read = found.memory.reader(place)
 
         def run(*arrays: Any) -> Any:
-            frame = found.frame(arrays)
-            found.run(frame)
+            frame = frame_of(found, arrays)
+            run_once(found, frame)
             return read(frame)
 
         run.plan = found.plan  # type: ignore[attr-defined]
