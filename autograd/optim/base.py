@@ -386,13 +386,8 @@ class Optimizer:
         has_its_rate = f"{of}.lr is {of}._checked_lr and {of}.schedule is None and not {of}._has_groups"
         return f"{has_its_rate} and {state}.distribution is {alone}"
 
-    def form(self) -> Any:
-        """The hyperparameters and switches that decide how an update is made, besides rates and the forms of arrays."""
-        groups = [group.own | _NO_RATE for group in self._groups]
-        return self._read(self)[1:], groups, self.run_updates is None, self.rounding is None, self.maximize
-
     def reads_of_form(self) -> list[tuple[Any, ...]]:
-        """The reads, in the form of `compiler.identities`, of all that `form` depends on."""
+        """The reads of what decides how an update is made, besides rates and the forms of arrays; see `Identities`."""
         names = *self.legal_names()[1:], "run_updates", "rounding", "maximize"
         found: list[tuple[Any, ...]] = [(getattr, self, name) for name in names]
         for group in self._groups:
@@ -758,7 +753,6 @@ def _shaped(array: Any) -> Any:
 
 _NO_ARRAYS = frozenset((int, type(None)))  # in the state: numbers of steps, and what is not made yet
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
-_NO_RATE = {"lr": None}
 _BARE = frozenset((np.ndarray,))
 """The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""
 

@@ -307,6 +307,7 @@ class Program(Protocol):
     def written(self) -> Collection[int]:
         """The ids of the arrays that it writes to, which are no arguments."""
 
+    @property
     def reads(self) -> list[Read]:
         """The reads of what the program is of."""
 
@@ -434,7 +435,7 @@ def entry(
         of = name(program)
         other[-1:] = [f"if {of}.fits(): {name(guard)}.keep_equal()", f"elif {of}.is_worn(): return None", other[-1]]
         arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
-        both = guard.with_reads(program.reads(), [x for _, x in arrays], program.written)
+        both = guard.with_reads(program.reads, [x for _, x in arrays], program.written)
         faults = ["not fits", *program.faults(name)]  # they see all leaves: by their arrays, or the classes of numbers
         lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]
         lines += [f"if {' or '.join(faults)}:", *indented(other)]

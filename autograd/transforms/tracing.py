@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.identities import Read
+from ..compiler.identities import Read, values_of
 from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Operand, Refused
 from ..compiler.numbers import Item, Number, texts_of
@@ -100,9 +100,8 @@ class TracedStep:
         self.gradients: dict[int, tuple[Leaf, Traced]] = {}
         self.buffers: list[Any] = []  # of all gradients
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
-        self.bound: list[tuple[dict[str, Any], str, int, Any]] = []  # items of lists of optimizers that are bound, too
+        self.reads: list[Read] = []  # of optimizers: their arrays, and what decides on their updates
         self.equal: list[tuple[dict[str, Any], str, list[int]]] = []  # places in such lists that hold one number
-        self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
         self._made: dict[int, tuple[Traced, Passed]] = {}  # by id: arrays that calls of Python make
@@ -670,6 +669,8 @@ class _Stepper:
         self._values: list[tuple[Any, Any, Traced, Callable[[Any], Any]]] = []  # the same of numbers of NumPy
         self._counts: list[tuple[str, list[int], Any]] = []  # a name, places of one number, and it
         self._has_gradient: list[bool] = []  # by parameter
+        self._reads: list[Read] = []
+        self._equal: list[tuple[dict[str, Any], str, list[int]]] = []
 
     def trace(self) -> None:
         optimizer = self.optimizer
@@ -680,7 +681,8 @@ class _Stepper:
         gradients = [self._gradient(p) for p in optimizer.parameters]
         self._has_gradient = [g is not None for g in gradients]
         self._begin()
-        self.step.optimizers.append((optimizer, optimizer.form()))
+        # Where a tape needs a parameter, `step` refuses.
+        self._reads += [*((getattr, p, "uses") for p in optimizer.parameters), *optimizer.reads_of_form()]
         optimizer._advance()
         try:
             self._replace()
@@ -692,6 +694,8 @@ class _Stepper:
                 else:
                     Optimizer.update_all(optimizer, gradients)
             self._collect()
+            self.step.reads += self._reads
+            self.step.equal += self._equal
         finally:
             for undo in reversed(self._undo):
                 undo()
@@ -770,12 +774,12 @@ class _Stepper:
             for i in places:
                 x[i] = number
             if len(places) > 1:
-                self.step.equal.append((own, name, places))
+                self._equal.append((own, name, places))
         for i, item in enumerate(kept):
             if item.__class__ is np.ndarray:
                 x[i] = self.trace_.state(item)
                 self._arrays.append((x, i, x[i]))
-                self.step.bound.append((own, name, i, item))
+                self._reads += [(getitem, own, name), (getitem, x, i)]
             elif isinstance(item, np.generic) and item.dtype.char in "fd":
                 x[i] = self.step.number(item, partial(_item, own, name, i))
                 self._values.append((x, i, x[i], partial(_put_item, own, name, i)))
@@ -831,6 +835,11 @@ def _array_of(x: Any) -> Any:
     return NOTHING
 
 
+def _is_equal(a: Any, b: Any) -> bool:
+    """Whether two values are one, or equal numbers or texts."""
+    return a is b or (a.__class__ is b.__class__ and a.__class__ in (bool, int, float, str, tuple) and a == b)
+
+
 def _aligned(x: Any) -> Any:
     x = np.asarray(x)
     return x if x.flags.aligned else like(x)[0]
@@ -846,6 +855,8 @@ class TracedRun:
     program : Program
     written : set of int
         The ids of the arrays that it writes to, which are no arguments.
+    reads : list of Read
+        Of the arrays and numbers of leaves and optimizers that the program is of; see `Identities`.
     seconds : float
         It took to trace, compile and prove the step.
     """
@@ -857,6 +868,8 @@ class TracedRun:
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
         self.written = {id(x.buffer.array) for node in program.nodes for x in node.outs if x.buffer.kind == "state"}
+        self.reads: list[Read] = [*((getattr, leaf, "array") for leaf, _ in step.leaves.values()), *step.reads]
+        self._kept = list(values_of(self.reads)())
         text, given = Text(), [f"x{i}" for i in range(len(step.inputs) - len(step.numbers))]
         lines = [*self.lines(text.name, given, "recorded"), "return results"]
         self._replay = text.function("replay", ", ".join(["recorded", *given]), lines, f"{__file__}: replay")
@@ -931,25 +944,13 @@ class TracedRun:
         found: list[Any] = self._replay([row.value for row in self.step.rows], *arrays)
         return found
 
-    def reads(self) -> list[Read]:
-        """The reads of the arrays and numbers of leaves and optimizers that the program is of; see `Identities`."""
-        step = self.step
-        found: list[Read] = [(getattr, leaf, "array") for leaf, _ in step.leaves.values()]
-        for own, name, i, _ in step.bound:
-            found += [(getitem, own, name), (getitem, own[name], i)]
-        found += [(getattr, p, "uses") for optimizer, _ in step.optimizers for p in optimizer.parameters]
-        return found + [read for optimizer, _ in step.optimizers for read in optimizer.reads_of_form()]
-
     def fits(self) -> bool:
         """Whether the program is that of the present arrays and numbers, some of which may be equal ones."""
-        step = self.step
-        return (
-            all(leaf.array is array for leaf, array in step.leaves.values())
-            and all(own[name][i] is array for own, name, i, array in step.bound)
-            # a tape needs its present value: `step` refuses
-            and not any(p.uses for optimizer, _ in step.optimizers for p in optimizer.parameters)
-            and all(optimizer.form() == form for optimizer, form in step.optimizers)
-        )
+        try:
+            now = list(values_of(self.reads)())
+        except (LookupError, AttributeError):
+            return False
+        return len(now) == len(self._kept) and all(map(_is_equal, now, self._kept))
 
     def faults(self, name: Callable[[Any], str]) -> list[str]:
         """Expressions that are true where numbers are none for this program; `name` returns the name of an object."""

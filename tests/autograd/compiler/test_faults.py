@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -538,23 +540,31 @@ def _a_count_is_the_recorded_one(patch: Patch) -> None:
     )
 
 
+def _unread(patch: Patch, leaves_out: Callable[[Any], bool]) -> None:
+    def with_exact(own: Any) -> Any:
+        def make(self: Any, exact: Any) -> Any:
+            keeps = [not leaves_out(read) for read in self.reads]
+            self.reads, self._kept = (list(compress(x, keeps)) for x in (self.reads, self._kept))
+            return own(self, exact)
+
+        return make
+
+    wrapped(patch, TracedRun, "with_exact", with_exact)
+
+
 @fault("hyperparameters: flight")
 def _hyperparameters_are_not_guarded(patch: Patch) -> None:
-    wrapped(
-        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.optimizers.clear() or own(self, exact)
-    )
+    _unread(patch, lambda read: read[0] is getattr and read[2] not in ("array", "uses"))
 
 
 @fault("leaves: flight")
 def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
-    wrapped(
-        patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.leaves.clear() or own(self, exact)
-    )
+    _unread(patch, lambda read: read[0] is getattr and read[2] == "array")
 
 
 @fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
-    wrapped(patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.bound.clear() or own(self, exact))
+    _unread(patch, lambda read: read[0] is getitem)
 
 
 @fault("momentum: another value")
