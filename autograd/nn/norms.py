@@ -343,7 +343,8 @@ class _BatchNorm(Module):
     def _update(self, mean: Any, variance: Any, count: int) -> None:
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = as_array(self.num_batches_tracked + 1)
-        batches = np.array(batches) if isinstance(batches, np.generic) else batches  # a captured step writes to it
+        if issubclass(type(batches), np.generic):  # a captured step writes to it
+            batches = np.array(batches)
         momentum = 1.0 / batches if self.momentum is None else self.momentum
         self.num_batches_tracked = batches
         for name, new, scale in (

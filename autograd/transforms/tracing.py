@@ -100,7 +100,8 @@ class TracedStep:
         self.gradients: dict[int, tuple[Leaf, Traced]] = {}
         self.buffers: list[Any] = []  # of all gradients
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
-        self.reads: list[Read] = []  # of optimizers: their arrays, and what decides on their updates
+        self.optimizers: list[Optimizer] = []  # those that are traced
+        self.reads: list[Read] = []  # of these: their arrays, and what decides on their updates
         self.equal: list[tuple[dict[str, Any], str, list[int]]] = []  # places in such lists that hold one number
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
@@ -110,6 +111,7 @@ class TracedStep:
         self._passes = True
         self._earlier: set[int] = set()  # of leaves whose gradients Python adds to
         self._lost = False  # whether Python may have changed gradients
+        self._later: list[tuple[int, Row]] = []  # updates of buffers that wait, so that decisions on data come first
         self._alone = _uses_of(self.rows, results)
         self.inputs = [_array_of(x) for x in inputs]
         self.opaque = [i for i, x in enumerate(self.inputs) if x is NOTHING]
@@ -120,8 +122,11 @@ class TracedStep:
         for i, x in enumerate(self.inputs):
             self._env[i] = Opaque(i) if x is NOTHING else self.trace.new(x, "argument", key=i)
         for i, row in enumerate(self.rows):
+            if self._later and self._may_read_buffers(row):
+                self._update_buffers()
             self.trace.row = i
             self._row(i, row)
+        self._update_buffers()
         self.trace.row = len(self.rows)
         self._flush()
         self._passes = False  # what a call of Python returns may be a part of what other calls write to
@@ -172,10 +177,43 @@ class TracedStep:
                 if len(self.trace.nodes) > start:  # it has written to gradients
                     raise Barred(row.slot) from error
                 self._python(i, row, error)
+        elif row.changes == "buffers":
+            self._later.append((i, row))
         elif row.changes or row.slot in self.barred:
             self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
         else:
             self._call(i, row)
+
+    def _may_read_buffers(self, row: Row) -> bool:
+        """Whether a row may read what the updates that wait will change."""
+        if row.changes is True and row.function not in (accumulate, adopt, remove_gradients):
+            return True
+        owners = {id(owner_of(x)) for _, later in self._later for x in _buffers_of(later).values()}
+        return any(id(owner_of(x)) in owners for x in _arrays_in((row.args, row.words)))
+
+    def _update_buffers(self) -> None:
+        """Trace the updates of buffers that wait, or leave them to Python."""
+        later, self._later = self._later, []
+        for i, row in later:
+            self.trace.row, start = i, len(self.trace.nodes)
+            own, before = vars(row.args[0]), _buffers_of(row)
+            try:
+                if row.slot in self.barred:
+                    raise Refused("is barred")
+                made = {name: self.trace.state(x) for name, x in before.items()}
+                own.update(made)
+                with tracing(self.trace):
+                    row.function(*self._resolved(row.args), **self._resolved(row.words))
+                if any(own[name] is not x for name, x in made.items()):
+                    raise Refused("a buffer that becomes another array")
+                self._put(row, None)
+            except Exception as error:
+                own.update(before)
+                if len(self.trace.nodes) > start and not isinstance(error, Barred):
+                    raise Barred(row.slot) from error
+                self._python(i, row, error)
+            finally:
+                own.update(before)
 
     def _step(self, i: int, row: Row) -> None:
         """Trace the step of an optimizer, or leave it to Python."""
@@ -518,6 +556,23 @@ class TracedStep:
         return self._template(x), "", 0
 
 
+def _buffers_of(row: Row) -> dict[str, Any]:
+    """The arrays that a row updates which changes the buffers of a module, by their names."""
+    own = vars(row.args[0])
+    return {name: own[name] for name in row.args[0]._buffers if own.get(name).__class__ is np.ndarray}
+
+
+def _arrays_in(x: Any) -> list[Any]:
+    """The arrays of the program among the arguments of a row."""
+    kind = x.__class__
+    if kind is np.ndarray:
+        return [x]
+    if kind in _CONTAINERS or kind is Named:
+        parts = x.values() if kind is dict else x.parts if kind is Named else x
+        return [array for part in parts for array in _arrays_in(part)]
+    return _arrays_in(x.array) if kind is Held or isinstance(x, Tensor) else []
+
+
 def _from(row: Row) -> Callable[..., Any]:
     """A function that calls another one from the line of a row, which errors and warnings name."""
     space: dict[str, Any] = {SITES: {2: row.site}}
@@ -694,6 +749,7 @@ class _Stepper:
                 else:
                     Optimizer.update_all(optimizer, gradients)
             self._collect()
+            self.step.optimizers.append(optimizer)
             self.step.reads += self._reads
             self.step.equal += self._equal
         finally:
