@@ -308,7 +308,7 @@ class Identities:
     hold : callable
         Whether each read gives what is kept; it raises what a read raises. Its arguments must be arrays like `arrays`:
         of the class ndarray, of the same dtype, shape and strides, aligned, none given twice, none banned. It is false
-        for others; for views of what is no array; and for any where there is no machine code.
+        for others, and for views of what is no array.
 
     Examples
     --------
@@ -327,8 +327,10 @@ class Identities:
         self._reads, self._kept = reads, list(kept)
         self._words: Any = None
         if not is_available() or arrays and not _has_fields():
-            now, own = values_of(reads), self._kept
-            self.hold: Callable[..., bool] = lambda *given: not given and all(map(is_, now(), own))
+            now, own, forms, known = values_of(reads), self._kept, [_form(x) for x in arrays], frozenset(banned)
+            self.hold: Callable[..., bool] = lambda *given: (
+                all(map(is_, now(), own)) and list(map(_form, given)) == forms and _are_apart(given, known)
+            )
             return
         self._dtypes, self._banned = [x.dtype for x in arrays], np.array([*banned, 0], np.int64)
         self._sizes = [np.array([*x.shape, *x.strides, 0], np.int64) for x in arrays]
@@ -388,6 +390,21 @@ def _slot(x: Any, name: str) -> int:
         return 0
     place = id(x) + member.offset
     return place if ctypes.c_void_p.from_address(place).value == id(getattr(x, name, None)) else 0
+
+
+def _form(x: Any) -> Any:
+    """What `hold` compares of an array, where there is no machine code."""
+    is_array = x.__class__ is np.ndarray
+    return is_array and (id(x.dtype), x.shape, x.strides if x.ndim else (), x.flags.aligned)
+
+
+def _are_apart(given: Sequence[Any], banned: frozenset[int]) -> bool:
+    """Whether arrays are different ones, and none is banned, or a view of a banned one, or of what is no array."""
+    bases = [x.base for x in given]
+    return (
+        len(set(map(id, given))) == len(given) and banned.isdisjoint([*map(id, given), *map(id, bases)])
+        and all(base is None or base.__class__ is np.ndarray and base.base is None for base in bases)
+    )  # fmt: skip
 
 
 def _address(x: Any) -> int:
