@@ -459,12 +459,8 @@ class CapturedStep:
                 self._step, form, given, recorder, results, found, of.before, roots,
                 [x for x, _ in run.guard.contents],
             )  # fmt: skip
-        plan, last = _Plan(form, run, structure, program, why), self._plans.get(form.key, [None])[-1]
-        plan.start = self.replays
-        if program is not None and isinstance(last, _Plan) and last.program is not None and last.is_worn():
-            was_of_use = self.replays - last.start > 2 * last.program.misses
-            # else a leaf may get another array in each call: the step is recorded ever more seldom
-            program.patience = 8 if was_of_use else 8 * last.program.patience
+        plan = _Plan(form, run, structure, program, why)
+        plan.begin(self.replays, self._plans.get(form.key, ()))
         self._keep(form, plan)
         return result
 
@@ -704,6 +700,15 @@ class _Plan:
         if again:
             self.run = _followed(self.run, again)
         self.enter = entry(form, of.guard, self.run, program, again)
+
+    def begin(self, replays: int, others: Sequence[_Plan | _LaunchPlan]) -> None:
+        """Note the number of replays, and set the program's patience by what has become of the plan before."""
+        self.start = replays
+        last = others[-1] if others else None
+        if self.program is not None and isinstance(last, _Plan) and last.program is not None and last.is_worn():
+            was_of_use = replays - last.start > 2 * last.program.misses
+            # else a leaf may get another array in each call: the step is recorded ever more seldom
+            self.program.patience = 8 if was_of_use else 8 * last.program.patience
 
     def holds(self) -> bool:
         """Whether a replay would be the step, for arguments of its form."""

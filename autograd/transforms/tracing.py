@@ -863,6 +863,10 @@ class _Stepper:
             self.step.put_number(now, put)
             if key == "array":
                 self.step._number_of[id(holder)] = now
+        self._collect_counts()
+
+    def _collect_counts(self) -> None:
+        """Note the Python numbers that the step has put in the place of counts."""
         numbers: list[Number] = []
         changed: list[tuple[str, list[int]]] = []
         own = vars(self.optimizer)
@@ -882,7 +886,7 @@ class _Stepper:
                     found += [f"of = {name(own)}[{key!r}]", *(f"of[{i}] = value{k}" for i in places)]
                 return found
 
-            trace.add("python", Lines(count), (), (), changes=True)
+            self.trace_.add("python", Lines(count), (), (), changes=True)
 
 
 def _array_of(x: Any) -> Any:
