@@ -334,8 +334,8 @@ class Identities:
             return
         self._dtypes, self._banned = [x.dtype for x in arrays], np.array([*banned, 0], np.int64)
         self._sizes = [np.array([*x.shape, *x.strides, 0], np.int64) for x in arrays]
-        forms = zip(map(id, self._dtypes), (x.ndim for x in arrays), map(_address, self._sizes), strict=True)
-        self._forms = np.array([*chain.from_iterable(forms), 0], np.int64)
+        each = zip(map(id, self._dtypes), (x.ndim for x in arrays), map(_address, self._sizes), strict=True)
+        self._forms = np.array([*chain.from_iterable(each), 0], np.int64)
         self._words = np.zeros(_HEAD + _WORDS * len(reads), np.int64)
         self._words[:_HEAD] = (len(reads), id(AttributeError), len(arrays), id(np.ndarray), _address(self._forms),
                                len(self._banned) - 1, _address(self._banned))  # fmt: skip
