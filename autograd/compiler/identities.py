@@ -393,7 +393,7 @@ def _slot(x: Any, name: str) -> int:
 
 
 def _form(x: Any) -> Any:
-    """What `hold` compares of an array, where there is no machine code."""
+    """The form of an array, as `hold` compares it where there is no machine code."""
     is_array = x.__class__ is np.ndarray
     return is_array and (id(x.dtype), x.shape, x.strides if x.ndim else (), x.flags.aligned)
 
