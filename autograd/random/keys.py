@@ -312,6 +312,14 @@ def seed(n: int) -> None:
     set_state(State(integer(n, "seed: n"), places=_thread.places))
 
 
+def _key_of(*parts: Any) -> Key:
+    """The key of parts in the order of its fields, which are known to be legal."""
+    key = object.__new__(Key)
+    for name, part in zip(Key.__slots__, parts, strict=True):
+        object.__setattr__(key, name, part)
+    return key
+
+
 def next_key(name: str) -> Key:
     """Return a new key made of this thread's seed, a name, and the number of earlier keys of that name.
 
@@ -362,9 +370,8 @@ def next_key(name: str) -> Key:
     if not isinstance(name, str):
         raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
-    key = Key(_thread.seed, f"{name}.{ordinal}", places=_thread.places, apart=_thread.apart)
     _thread.ordinals[name] = ordinal + 1
-    return key
+    return _key_of(_thread.seed, f"{name}.{ordinal}", 0, (), _thread.places, _thread.apart)
 
 
 def get_state() -> State:

@@ -41,7 +41,9 @@ JUMP = 512
 
 class _Thread(threading.local):
     # per thread, because ranks may be threads of one process
-    philox: np.random.Philox | None = None  # kept: creating a generator takes 16 times as long as setting its counter
+    # Kept: creating a generator takes 16 times as long as setting its counter.
+    philox: np.random.Philox | None = None
+    state: Any = None  # what it is set to, with the arrays of its counter and key
 
 
 _thread = _Thread()
@@ -98,19 +100,20 @@ def write_words(out: Array, key: Key | tuple[int, int], shape: tuple[int, ...], 
     """
     if out.size == 0:
         return
-    philox = _thread.philox
-    if philox is None:
-        philox = _thread.philox = np.random.Philox(0)
-    stream = key if isinstance(key, tuple) else _stream(key)
-    counter = np.zeros(4, np.uint64)
-    state: Any = {
-        "bit_generator": "Philox",
-        "state": {"counter": counter, "key": np.array(stream, np.uint64)},
-        "buffer": np.zeros(4, np.uint64),
-        "buffer_pos": 4,  # the buffer is empty: the next word is the first of the counter's four
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
+    if _thread.philox is None:
+        _thread.philox = np.random.Philox(0)
+    if _thread.state is None:
+        _thread.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": np.zeros(4, np.uint64), "key": np.zeros(2, np.uint64)},
+            "buffer": np.zeros(4, np.uint64),
+            "buffer_pos": 4,  # the buffer is empty: the next word is the first of the counter's four
+            "has_uint32": 0,
+            "uinteger": 0,
+        }  # fmt: skip
+    philox, state = _thread.philox, _thread.state
+    counter, words = state["state"]["counter"], state["state"]["key"]
+    words[0], words[1] = key if isinstance(key, tuple) else _stream(key)
 
     def run(target: Array, start: int) -> None:
         """Write words start, start + 1, ... of the stream."""
@@ -258,10 +261,10 @@ def source_of(key: Key, x: Tensor, caller: str, numbers: tuple[float, ...] = ())
 
 
 def _source(key: Key, extents: tuple[int, ...], box: Part, places: Sequence[Place]) -> Source:
-    if places:
-        pairs = list(pieces_of(box, places))
-    else:
-        pairs = [(tuple(slice(0, s.stop - s.start) for s in box), box)]
+    if not places:
+        where = tuple([(s.start, s.stop) for s in box])
+        return Source(_stream(key), extents, ((tuple([(0, stop - start) for start, stop in where]), where),))
+    pairs = pieces_of(box, places)
     return Source(
         _stream(key), extents, tuple((tuple((s.start, s.stop) for s in at), tuple((s.start, s.stop) for s in where))
                                      for at, where in pairs),
