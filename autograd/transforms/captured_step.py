@@ -95,40 +95,58 @@ class CapturedStep:
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
         self._cost = float("inf")  # of a comparison, in replays
-        self.replays = 0
-        self.departures = 0
+        self._replayed = 0
+        self._departures = 0
+
+    def _all(self) -> list[CapturedStep]:
+        """This one, and those of calls with keywords."""
+        return [self, *(other for key, other in self._others.items() if key.__class__ is tuple)]
+
+    @property
+    def replays(self) -> int:
+        return sum(each._replayed for each in self._all())
+
+    @property
+    def departures(self) -> int:
+        return sum(each._departures for each in self._all())
 
     @property
     def is_captured(self) -> bool:
-        return self._last is not None
+        return any(each._last is not None for each in self._all())
 
     def __repr__(self) -> str:
-        how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
+        to_go = min(each._warmup for each in self._all())
+        how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {to_go} calls to go"
         return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
 
     def __str__(self) -> str:
-        plan = self._last
-        if not isinstance(plan, _Plan):
-            return repr(self)
-        what = str(plan.program) if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+        found = [repr(self)]
+        for names, plan in self._plans_now():
+            what = str(plan.program) if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+            found.append(f"{f'with {names}: ' if names else ''}{what}")
         if self.departures:
-            what += f"\n  {self.departures} calls ran the step itself: a decision on data was another one"
-        return f"{self!r}\n  {what}"
+            found.append(f"{self.departures} calls ran the step itself: a decision on data was another one")
+        return "\n  ".join(found)
 
     def explain(self) -> str:
         """Each loop and call of the replay of the last call's form, as text; "" where there is none.
 
         ``print(step)`` tells how many there are, what stays a call of Python and why, and what it takes.
         """
-        plan = self._last
-        return "" if not isinstance(plan, _Plan) or plan.program is None else plan.program.explain()
+        return "\n".join(plan.program.explain() for _, plan in self._plans_now() if plan.program is not None)
+
+    def _plans_now(self) -> list[tuple[str, _Plan]]:
+        """The names of keywords, and the plan of the last call with these."""
+        pairs = [("", self._last), *((", ".join(key), other._last) for key, other in self._others.items()
+                                     if key.__class__ is tuple)]  # fmt: skip
+        return [(names, plan) for names, plan in pairs if isinstance(plan, _Plan)]
 
     def __call__(self, *args: Any, **words: Any) -> Any:
         if self._thread is not state.__dict__ or words:
             return self._elsewhere(args, words)
         plan = self._last
         if plan is not None:
-            if self.replays == self._verified:
+            if self._replayed == self._verified:
                 return self._verify(args)
             try:
                 found = plan.enter(args)
@@ -141,7 +159,7 @@ class CapturedStep:
                 self._count_error()
                 raise
             if found is not None:
-                self.replays += 1
+                self._replayed += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
 
@@ -192,7 +210,7 @@ class CapturedStep:
 
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
-        plan, n = self._last, self.replays
+        plan, n = self._last, self._replayed
         if not state.distribution.is_alone:
             return self._on_ranks(args)
         self._verified = 2 * n + 1
@@ -217,13 +235,13 @@ class CapturedStep:
             return None
         except UNTYPED as error:
             _raise_typed(error)
-        self.replays += made.found is not None
+        self._replayed += made.found is not None
         return made
 
     def _refuse_other(self, plan: _Plan, other: str) -> NoReturn:
         self._forget(plan)
         raise CaptureError(
-            f"capture: replay {self.replays} of the step has left another value than the step itself, which has run "
+            f"capture: replay {self._replayed} of the step has left another value than the step itself, which has run "
             f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
             "contract in the help of `capture`. Replays since the last comparison may be wrong, too; the state is "
             "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
@@ -233,14 +251,14 @@ class CapturedStep:
     def _count_calls(self) -> Count:
         """The count of the calls on this mesh. Replays since it was last asked are those of the mesh before."""
         if self._on is not None:
-            self._on.calls += self.replays - self._counted
-        self._counted = self.replays
+            self._on.calls += self._replayed - self._counted
+        self._counted = self._replayed
         found = self._on = self._counts.of(state.distribution)
         return found
 
     def _aim(self, count: Count) -> None:
         """Let the call that is due be no replay at once."""
-        self._verified = self.replays + count.due - count.calls - 1
+        self._verified = self._replayed + count.due - count.calls - 1
 
     def _count_error(self) -> None:
         """Count a call whose replay has raised an error. Other ranks may have run the step itself, which raises it."""
@@ -257,7 +275,7 @@ class CapturedStep:
                 return self._verify_on_ranks(args, count, departed)
             return self._otherwise(args, departed)
         finally:
-            self._counted = self.replays
+            self._counted = self._replayed
             self._aim(count)
 
     def _verify_on_ranks(
@@ -301,7 +319,7 @@ class CapturedStep:
             return self._on_ranks(args, departed)
         if self._on is not None:  # the calls before were on several ranks
             self._count_calls()
-            self._on, self._verified = None, self.replays if self._options[1] else -1
+            self._on, self._verified = None, self._replayed if self._options[1] else -1
         return self._otherwise(args, departed)
 
     def _otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None) -> Any:
@@ -326,7 +344,7 @@ class CapturedStep:
                     continue
                 except UNTYPED as error:
                     _raise_typed(error)
-                self.replays += 1
+                self._replayed += 1
                 return plan.structure.rebuild(found)
         if departed is not None:
             return self._depart(args, form)
@@ -336,7 +354,7 @@ class CapturedStep:
 
     def _depart(self, args: tuple[Any, ...], form: Form) -> Any:
         """Run the step itself, where no replay has found its decisions on data. Other ranks may go on replaying."""
-        self.departures += 1
+        self._departures += 1
         if not state.distribution.is_alone:
             with Recorder(form.arrays, get_ident(), is_quiet=True):
                 return self._step(*args)
@@ -368,8 +386,8 @@ class CapturedStep:
         return plan.structure.rebuild(plan.replay())
 
     def _count_recording(self, form: Form) -> None:
-        if self.replays > self._replays:
-            self._count, self._replays = 0, self.replays
+        if self._replayed > self._replays:
+            self._count, self._replays = 0, self._replayed
         if self._count >= _MOST_PLANS:
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
@@ -460,7 +478,7 @@ class CapturedStep:
                 [x for x, _ in run.guard.contents],
             )  # fmt: skip
         plan = _Plan(form, run, structure, program, why)
-        plan.begin(self.replays, self._plans.get(form.key, ()))
+        plan.begin(self._replayed, self._plans.get(form.key, ()))
         self._keep(form, plan)
         return result
 

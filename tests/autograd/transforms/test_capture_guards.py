@@ -925,3 +925,18 @@ def test_each_change_in_containers_is_seen(first: str) -> None:
         before = do.replays
         assert bits(do(*again)) == bits(_of_containers(*again)), name
         assert do.replays == before + 1, name
+
+
+def test_calls_with_keywords_are_told() -> None:
+    do = ag.capture(lambda x, scale=1.0: ag.tensor(x) * scale)
+    assert repr(do).endswith("not captured, 2 calls to go)")
+    for i in range(8):
+        do(numpy.ones(3) * i, scale=2.0)
+    assert (do.replays, do.departures, do.is_captured) == (4, 0, True)
+    assert repr(do).endswith("captured, 4 replays)")
+    assert "with scale: compiled" in str(do) or "with scale: calls of NumPy" in str(do)
+    assert "multiply" in do.explain()
+    for i in range(6):
+        do(numpy.ones(3) * i)
+    assert do.replays == 6
+    assert str(do).count("1 nodes") == 2
