@@ -70,8 +70,8 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
     if len(core) == 3 and math.prod(core) <= _MOST and a.dtype in _TYPES:
         for adds_zero in (False, True):
             small = row._replace(function=_written_out(core, row.strides[3:], a.dtype, adds_zero), owner=None)
-            if all(_is_product(small, a, b, out, function, same, random, special)
-                   for special in (False, True) for _ in range(times)):  # fmt: skip
+            if all(_is_product(small, a, b, out, function, same, random, numbers)
+                   for numbers in ("underflow", "random", "special") for _ in range(times)):  # fmt: skip
                 return small
     return row
 
@@ -114,11 +114,17 @@ def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, ad
 
 
 def _is_product(
-    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, special: bool = False
+    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, numbers: str = "random"
 ) -> bool:
-    """Whether a row has the bits of a function of NumPy on random numbers, some of which may be special ones."""
+    """Whether a row has the bits of a function of NumPy.
+
+    Numbers are random; or some are special ones; or all products are so small that they become a negative zero, which
+    shows for each result whether it is added to a zero.
+    """
     function = getattr(np, name)
-    x, y = (_like(each, random, special) for each in (a, b))
+    x, y = (_like(each, random, numbers == "special") for each in (a, b))
+    if numbers == "underflow":
+        x[...], y[...] = -np.finfo(x.dtype).smallest_subnormal, np.finfo(x.dtype).tiny
     if same:
         memory = max(x.base, y.base, key=len)
         x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))

@@ -349,6 +349,9 @@ def test_dots_of_vectors(dtype: str, shape: tuple[int, ...], layout: str) -> Non
 def test_a_product_that_adds_in_another_order_is_refused() -> None:
     """`dot` copies an operand with gaps, and `matmul` does not."""
     a, b, out = Operand("f8", (64,), (8,)), Operand("f8", (64, 3), (48, 16)), Operand("f8", (3,), (8,))
+    x, y = np.random.default_rng(0).standard_normal((2, 64, 6))
+    if all(same(np.dot(row, y[:, ::2]), np.matmul(row, y[:, ::2])) for row in x.T.copy()):
+        pytest.skip("this BLAS adds in one order")
     with pytest.raises(Unsupported, match="order"):
         product_row(a, b, out, "dot")
     assert product_row(a, b, out, "matmul").dims == (1, 1, 64, 3)

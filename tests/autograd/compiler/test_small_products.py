@@ -33,10 +33,14 @@ def operand(shape: tuple[int, ...], layout: str, random: np.random.Generator, dt
     if layout == "special":
         with np.errstate(over="ignore"):
             x = np.where(random.random(shape) < 0.3, random.choice(SPECIAL, shape), x).astype(dtype)
+    if layout == "tiny":  # most products are zeros of either sign
+        info = np.finfo(dtype)
+        x = random.choice([info.smallest_subnormal, -info.smallest_subnormal, info.tiny, -info.tiny, 0.0], shape)
+        x = x.astype(dtype)
     return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2) if layout == "transposed" else x
 
 
-@pytest.mark.parametrize("layout", ["plain", "transposed", "special"])
+@pytest.mark.parametrize("layout", ["plain", "transposed", "special", "tiny"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_small_products_have_the_bits_of_numpy(dtype: str, size: tuple[int, int, int], layout: str) -> None:
