@@ -79,7 +79,7 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
 _TYPES = {"f4": "float", "f8": "double"}
 
 
-@cache
+@cache  # linked code is never unloaded, and products of other places share it
 def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, adds_zero: bool) -> int:
     """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers.
 

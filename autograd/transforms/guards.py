@@ -171,6 +171,24 @@ class Form:
         return structure.rebuild([of.get(id(x), x) for x in found]) if any(id(x) in of for x in found) else result
 
 
+class _Rest:
+    """What a container has besides its parts, such as the static fields of a dataclass, as a part of a key."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Rest):
+            return False
+        try:
+            return bool(self.value == other.value)
+        except ValueError:  # an array in it
+            return self.value is other.value
+
+    def __hash__(self) -> int:  # the text of the value stands beside it
+        return 0
+
+
 def _is_plain(structure: Structure) -> bool:
     if structure.kind is dict and not all(key.__class__ is str for key in structure.keys):
         return False
@@ -178,9 +196,12 @@ def _is_plain(structure: Structure) -> bool:
 
 
 def _kinds(structure: Structure) -> Iterator[Any]:
-    """The classes of containers, which `repr` of a structure does not tell apart."""
+    """The classes of containers, and what these have besides parts, which `repr` of a structure does not tell apart."""
     if structure.kind is not None:
         yield structure.kind
+        if structure.rest is not None:
+            yield repr(structure.rest)
+            yield _Rest(structure.rest)
         for part in structure.parts:
             yield from _kinds(part)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from operator import call, contains, getitem
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,6 @@ class Slots:
         self.a, self.b = [1], [2]
 
 
-def cell_of(value: Any) -> Any:
-    return (lambda: value).__closure__[0]  # type: ignore[index]
-
-
 Case = tuple[Any, list[tuple[Any, ...]], Callable[[], Any], Callable[[], Any]]
 
 
@@ -44,7 +41,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     """By name: what is kept alive, reads, a change that they see, and what undoes it."""
     x, y = Plain(), Slots()
     z: dict[Any, Any] = {"a": [1], "b": [2]}
-    w, s, c = [[1], [2], [3]], {1, 2}, cell_of([1])
+    w, s, c = [[1], [2], [3]], {1, 2}, CellType([1])
     own = x.a, y.b, z["b"], w[1], c.cell_contents
     yield "attribute", (x, [(getattr, x, "a")], lambda: setattr(x, "a", [1]), lambda: setattr(x, "a", own[0]))
     yield "slot", (y, [(getattr, y, "a"), (getattr, y, "b")], lambda: setattr(y, "b", [2]),
@@ -110,7 +107,7 @@ def test_other_values_are_kept(compiled: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("error", [AttributeError, KeyError, IndexError, ValueError, ZeroDivisionError])
 def test_what_a_read_raises_is_raised(error: type, compiled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGTAPE_COMPILED", compiled)
-    x, z, w, c = Plain(), {"a": 1}, [1], cell_of([1])
+    x, z, w, c = Plain(), {"a": 1}, [1], CellType([1])
 
     def values() -> Iterator[int]:
         yield 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy
@@ -869,6 +870,28 @@ def test_a_replay_that_marks_no_gradients_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(optim.SGD, "_note_use", lambda optimizer, keep: None)
     with pytest.raises(AssertionError):
         test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a traced one")
+
+
+@dataclass
+class _Batch:
+    x: Any
+    factor: Any = field(default=2.0, metadata={"static": True})
+
+
+@pytest.mark.parametrize("first", [2.0, 3.0, [2.0], True])
+def test_static_fields_of_a_dataclass_are_seen(first: Any) -> None:
+    def step(batch: Any) -> Any:
+        scale = batch.factor[0] * 5.0 if isinstance(batch.factor, list) else batch.factor
+        return (ag.tensor(batch.x) * (7.0 if scale is True else float(scale))).sum()
+
+    do = ag.capture(step, warmup=0)
+    for i in range(4):
+        do(_Batch(numpy.arange(3.0) + i, first))
+    assert do.replays == 2
+    for factor in (2.0, 3.0, [2.0], [4.0], True, 1, first):
+        for i in range(3):
+            x = numpy.arange(3.0) * i
+            assert bits(do(_Batch(x, factor))) == bits(step(_Batch(x, factor))), factor
 
 
 def _of_containers(batch: Any, flag: Any, scale: Any = 1.0, extra: Any = None) -> Any:
