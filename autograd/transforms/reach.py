@@ -447,7 +447,8 @@ class Reach:
             if counts_all:
                 yield from self._all_of(path, d)
             else:
-                names = {name for name in known if name in d or name in of_class}
+                # An attribute that `__getattr__` gives is shadowed by one that is set.
+                names = {name for name in known if name in d or name in of_class or "__getattr__" in of_class}
                 yield from self._named(path, d, sorted(names | self._asked), shadows=True)
         slots = [name for each in kind.__mro__ for name in _slots(each) if counts_all or name in self._names]
         if slots:

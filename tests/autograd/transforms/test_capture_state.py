@@ -1193,3 +1193,20 @@ def test_another_shape_of_a_leaf_that_only_python_reads_is_seen() -> None:
     w.array = numpy.full(1, 2 + 1j)
     for i in range(4):
         assert bits(do(numpy.ones(4) * i)) == bits(step(numpy.ones(4) * i))
+
+
+def test_an_attribute_that_getattr_gave_and_that_is_set_is_seen() -> None:
+    class Asked:
+        def __getattr__(self, name: str) -> float:
+            if name != "scale":
+                raise AttributeError(name)
+            return 3.0
+
+    owner: Any = Asked()
+    do = ag.capture(lambda x: (ag.tensor(x) * owner.scale).sum(), warmup=0)
+    for change in (lambda: None, lambda: setattr(owner, "scale", 5.0), lambda: delattr(owner, "scale")):
+        change()
+        needed = owner.scale * 3.0
+        for _ in range(4):
+            assert float(do(numpy.ones(3))) == needed
+    assert do.replays >= 6
