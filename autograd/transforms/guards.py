@@ -172,7 +172,7 @@ class Form:
 
 
 class _Rest:
-    """What a container has besides its parts, such as the static fields of a dataclass, as a part of a key."""
+    """A part of a key: the rest of a container besides its parts, such as the static fields of a dataclass."""
 
     def __init__(self, value: Any):
         self.value = value
