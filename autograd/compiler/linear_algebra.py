@@ -64,14 +64,14 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
         return str(error)
     random = np.random.default_rng(0)
     times = -(-_PROVED // math.prod(out.shape))  # a few numbers may be equal by chance
-    if not all(_is_product(row, a, b, out, function, same, random) for _ in range(times)):
+    if not _is_product(row, a, b, out, function, same, random, times):
         return f"{function} of {a} and {b} to {out}: another order of additions"
     core = row.dims[1:]
     if len(core) == 3 and math.prod(core) <= _MOST and a.dtype in _TYPES:
         for adds_zero in (False, True):
             small = row._replace(function=_written_out(core, row.strides[3:], a.dtype, adds_zero), owner=None)
-            if all(_is_product(small, a, b, out, function, same, random, numbers)
-                   for numbers in ("underflow", "random", "special") for _ in range(times)):  # fmt: skip
+            if all(_is_product(small, a, b, out, function, same, random, times, numbers)
+                   for numbers in ("underflow", "random", "special")):  # fmt: skip
                 return small
     return row
 
@@ -114,31 +114,38 @@ def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, ad
 
 
 def _is_product(
-    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, numbers: str = "random"
-) -> bool:
-    """Whether a row has the bits of a function of NumPy.
+    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, times: int,
+    numbers: str = "random",
+) -> bool:  # fmt: skip
+    """Whether a row has the bits of a function of NumPy, some times.
 
     Numbers are random; or some are special ones; or all products are so small that they become a negative zero, which
     shows for each result whether it is added to a zero.
     """
     function = getattr(np, name)
-    x, y = (_like(each, random, numbers == "special") for each in (a, b))
-    if numbers == "underflow":
-        x[...], y[...] = -np.finfo(x.dtype).smallest_subnormal, np.finfo(x.dtype).tiny
+    x, y, found, apart = map(_empty, (a, b, out, out))
+    memories = [x.base, y.base]
     if same:
-        memory = max(x.base, y.base, key=len)
-        x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
-    found, apart = _like(out, random, False), _like(out, random, False)
+        memories = [max(x.base, y.base, key=len)]
+        x, y = (np.ndarray(each.shape, each.dtype, memories[0], 0, each.strides) for each in (a, b))
     table = Table()
     table.add(row, [each.ctypes.data for each in (x, y, found)])
+    run = table.finish()
     with np.errstate(all="ignore"):
-        needed = np.asarray(function(x, y))
-        if function is not np.dot or apart.flags.c_contiguous:
-            function(x, y, out=apart)
-        else:
-            apart[...] = needed
-        table.finish()()
-    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
+        for _ in range(times):
+            for memory in memories:
+                memory[:] = _numbers(len(memory), memory.dtype, random, numbers == "special")
+            if numbers == "underflow":
+                x[...], y[...] = -np.finfo(x.dtype).smallest_subnormal, np.finfo(x.dtype).tiny
+            needed = np.asarray(function(x, y))
+            if function is not np.dot or apart.flags.c_contiguous:
+                function(x, y, out=apart)
+            else:
+                apart[...] = needed
+            run()
+            if needed.shape != out.shape or not found.tobytes() == needed.tobytes() == apart.tobytes():
+                return False
+    return True
 
 
 def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
@@ -196,17 +203,21 @@ def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, in
     return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
 
 
-def _like(operand: Operand, random: np.random.Generator, special: bool) -> Any:
-    """Random numbers in an array that lies in memory as an operand; with `special` zeros, extremes and others."""
+def _empty(operand: Operand) -> Any:
+    """An array that lies in memory as an operand, on a base of one dimension."""
     span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
-    numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
+    memory = np.empty(1 + span // int(operand.dtype[1:]), operand.dtype)
+    return np.ndarray(operand.shape, operand.dtype, memory, 0, operand.strides)
+
+
+def _numbers(n: int, dtype: Any, random: np.random.Generator, special: bool) -> Any:
+    """Random numbers; with `special` some of them are zeros, extremes and others."""
+    numbers = 3 * random.standard_normal(n)
     if special:
-        info = np.finfo(operand.dtype)
+        info = np.finfo(dtype)
         extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]
-        numbers = np.where(
-            random.random(numbers.shape) < 0.4, random.choice([*_SPECIAL, *extremes], numbers.shape), numbers
-        )
-    return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)
+        numbers = np.where(random.random(n) < 0.4, random.choice([*_SPECIAL, *extremes], n), numbers)
+    return numbers
 
 
 # -- functions of numpy.linalg -----------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
 from ..errors import CaptureError
 from . import machine
 from .calls import call_of, calls_of
+from .kernel_loops import loop_row
 from .linear_algebra import matrix_row, product_row
 from .loops import Loop, Pointer, Unsupported
 from .machine import Row, Table, compile_loops, is_available, ufunc_row
@@ -250,19 +250,15 @@ class Program:
             places.append((*node.ins, *node.outs)[counts[is_written]])
             counts[is_written] += 1
         pointers: list[Any] = []
-        dims: list[int] = []
         for x in places:
             if x.__class__ is Constant:
                 value = np.array(x.value)
                 self.memory.kept.append(value)
                 pointers.append(value.ctypes.data)
-                dims += [0, 0]
             else:
                 pointers.append(self._pointer(x))
-                dims += [*x.shape, 0, 0][:2]
-        adapter, address = kernels.adapters().adapted(node.function)
-        row = Row(adapter.address, 0, address, tuple(dims), checks=True, owner=(adapter, node.function))
-        table.add(row, pointers)
+        shapes = [() if x.__class__ is Constant else x.shape for x in places]
+        table.add(loop_row(node.function, shapes, node.words["refuses"]), pointers)
 
     def _pointer(self, x: Operand) -> Any:
         buffer = x.buffer

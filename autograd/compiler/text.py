@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 __all__ = ["Text", "indented"]
@@ -32,11 +33,17 @@ class Text:
             self._names[self._known[id(value)]] = value
         return self._known[id(value)]
 
-    def function(self, name: str, parameters: str, lines: Sequence[str], file: str) -> Callable[..., Any]:
-        """The function of lines. Objects are defaults of its parameters, which are read faster than globals."""
+    def function(
+        self, name: str, parameters: str, lines: Sequence[str], file: str,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Callable[..., Any]:  # fmt: skip
+        """The function of lines. Objects are defaults of its parameters, which are read faster than globals.
+
+        `more` are globals that tools read.
+        """
         few = [f"{each}={each}" for each in self._names] if len(self._names) < _MOST_DEFAULTS else []
         source = "\n".join([f"def {name}({', '.join(filter(None, [parameters, *few]))}):", *indented(lines)])
-        space = dict(self._names)
+        space = {**self._names, **more}
         exec(compile(source, file, "exec"), space)
         found: Callable[..., Any] = space[name]
         return found

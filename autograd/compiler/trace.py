@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ..kernels import adapters, stands_for
+from ..kernels import stands_for
 from .build import is_available
+from .kernel_loops import arguments_of
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused, extent
 from .numbers import Number
 
@@ -1059,7 +1060,7 @@ class _Loop:
         trace = next((x._trace for x in args if type(x) is Traced), None)
         if trace is None:
             return self.loop(*args)
-        kinds = adapters().arguments_of(self.loop)
+        kinds = arguments_of(self.loop)
         ins: list[Any] = []
         outs: list[Any] = []
         for x, (dtype, ndim, is_written) in zip(args, kinds, strict=True):

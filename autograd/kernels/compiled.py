@@ -21,7 +21,7 @@ from numpy import ndarray
 from ..doors import door, is_there
 from ..environment import value
 
-__all__ = ["INT64", "LEAST", "adapters", "are_bare", "find", "fitting", "load"]
+__all__ = ["INT64", "LEAST", "are_bare", "compiled_loops", "find", "fitting", "load"]
 
 INT64 = dtype_of("int64")
 _PLAIN_FLAGS = 0x1 | 0x100  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED; one read of `flags` in place of two
@@ -71,15 +71,22 @@ stands_for = _StandsFor()
 
 @cache  # of loops and dtypes; without it each call of a loop takes 4 ms more
 def _found(name: str, dtype: Any) -> Callable[..., bool | None] | None:
-    if dtype.char not in _DTYPES[name] or not dtype.isnative or (loops := _loops()) is None:
+    if dtype.char not in _DTYPES[name] or not dtype.isnative or (loops := compiled_loops()) is None:
         return None
     found: Callable[..., bool | None] | None = loops.compiled(name, dtype.name)
     return found
 
 
 @cache  # one entry; without it a Numba that cannot be imported is tried, and told, again and again
-def _loops() -> Any:
-    """The module `loops`, or None without Numba."""
+def compiled_loops() -> Any:
+    """The module `loops`, or None without Numba.
+
+    Examples
+    --------
+    >>> from autograd.kernels.compiled import compiled_loops
+    >>> compiled_loops() is None or compiled_loops().compiled.__name__
+    'compiled'
+    """
     if value("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None or not is_there("compiled loops"):
         return None
     try:
@@ -87,22 +94,6 @@ def _loops() -> Any:
     except ImportError as error:  # usually because NumPy is too new for it
         warnings.warn(f"Numba cannot be imported, so ringtape uses NumPy, which is slower: {error}", stacklevel=4)
         return None
-
-
-def adapters() -> Any:
-    """The module `adapting`, or None without Numba.
-
-    Examples
-    --------
-    >>> from autograd.kernels.compiled import adapters
-    >>> adapters() is None or adapters().adapted.__name__
-    'adapted'
-    """
-    if _loops() is None:
-        return None
-    from . import adapting  # imports Numba
-
-    return adapting
 
 
 def load(dtype: Any = "float32") -> int:

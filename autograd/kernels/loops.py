@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 from numba.core.caching import FunctionCache
+from numba.np.numpy_support import as_dtype
 
 from ..files import is_as_safe
 
-__all__ = ["compiled", "is_cached"]
+__all__ = ["address_of", "arguments_of", "compiled", "is_cached"]
 
 f32 = np.float32
 
@@ -205,6 +206,22 @@ def compiled(name: str, dtype: str) -> Callable[..., bool | None]:
     options: Any = {"error_model": "numpy", "nogil": True, "fastmath": {"reassoc"} if loop.sums else False}
     made: Callable[..., bool | None] = njit([signature], cache=is_cached(loop.function), **options)(loop.function)
     return made
+
+
+def arguments_of(loop: Any) -> list[tuple[Any, int, bool]]:
+    """Of each argument of a compiled loop the dtype, the dimensions (0 of a number), and whether it is written."""
+    (kinds,) = loop.signatures
+    return [
+        (as_dtype(kind.dtype), kind.ndim, kind.mutable) if isinstance(kind, types.Array) else (as_dtype(kind), 0, False)
+        for kind in kinds
+    ]
+
+
+def address_of(loop: Any) -> int:
+    """The address of the machine code of a compiled loop, which takes arguments as Numba's own functions do."""
+    (made,) = loop.overloads.values()
+    found: int = made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+    return found
 
 
 def is_cached(function: Callable[..., Any]) -> bool:

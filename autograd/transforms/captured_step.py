@@ -713,8 +713,8 @@ class _Plan:
         self.program, self.why = program, why
         if program is not None:
             self.run = program.with_exact(self.run)
-        for row in of.recorder.rows:  # the recorded values
-            row.value = None
+        for row in of.recorder.rows:
+            row.value = row.value if row.expected else None  # the recorded values
         if again:
             self.run = _followed(self.run, again)
         self.enter = entry(form, of.guard, self.run, program, again)

@@ -823,6 +823,8 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
     """The difference between the arguments of two rows, as text; "" if there is none."""
+    if a is b:
+        return ""
     if a.__class__ is b.__class__:
         first, second = _parts_of(a), _parts_of(b)
         if first is not None and second is not None:
@@ -859,6 +861,6 @@ def _forms(a: Any, b: Any) -> str:
             return f"{len(a)} values, then {len(b)}"
         return next((found for x, y in zip(a, b, strict=True) if (found := _forms(x, y))), "")
     if hasattr(a, "dtype") and hasattr(b, "dtype") and hasattr(a, "shape"):
-        x, y = f"{a.dtype}{list(a.shape)}", f"{b.dtype}{list(b.shape)}"
-        return "" if x == y else f"{x}, then {y}"
+        is_same = a.dtype == b.dtype and a.shape == b.shape
+        return "" if is_same else f"{a.dtype}{list(a.shape)}, then {b.dtype}{list(b.shape)}"
     return "" if a.__class__ is b.__class__ else f"{type(a).__name__}, then {type(b).__name__}"
