@@ -3,8 +3,8 @@
 LLVM comes with llvmlite, which the extra ``fast`` brings with Numba; Numba itself is not loaded. A loop is compiled for
 the processor of the host, in about 6 ms. Its object code is kept in `ringtape/code` in the user's cache directory, or
 in the folder that ``RINGTAPE_CODE`` names, from where it is loaded in 0.2 ms. The name of a file is the hash of all
-that the code depends on: the text, processor and features, versions. A file has the hash of its content, so that one
-which is not whole counts as missing.
+that the code depends on: the loop and the sources of this package, which write its text, processor and features,
+versions. A file has the hash of its content, so that one which is not whole counts as missing.
 
 Code from the store is run, so the folder must be this user's alone (mode 0700), and none of those above it may be
 written by somebody who cannot write this program (`files.is_as_safe`). Otherwise the store is left out.
@@ -19,9 +19,10 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -85,8 +86,10 @@ def _machine() -> _Machine:
     linker = binding.create_lljit_compiler(use_jit_link=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(linker))  # it outlives threads that run code when the process ends
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{machine.target_data}"\n'
-    versions = f"{llvmlite.__version__} {binding.llvm_version_info}, 2nd options"  # those of `_compiled`
-    return _Machine(binding, machine, linker, head, f"{versions}\n{name}\n{features}\n{head}".encode())
+    identity = f"{llvmlite.__version__} {binding.llvm_version_info}\n{name}\n{features}\n{head}".encode()
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    sources = sources or os.urandom(16)  # they lie in an archive: nothing is found again
+    return _Machine(binding, machine, linker, head, identity + hashlib.sha256(sources).digest())
 
 
 _addresses: dict[Any, int] = {}
@@ -132,8 +135,8 @@ def compile_loops(loops: Sequence[Loop]) -> list[int]:
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
     with _lock:
         new = [loop for loop in dict.fromkeys(loops) if loop not in _addresses]
-        texts = [_text(loop) for loop in new]
-        for loop, (address,) in zip(new, compile_texts(texts, [_NAME]), strict=True):
+        found = _linked({repr(loop): partial(_text, loop) for loop in new}, [_NAME])
+        for loop, (address,) in zip(new, found, strict=True):
             _addresses[loop] = noted(address)
         return [_addresses[loop] for loop in loops]
 
@@ -156,21 +159,30 @@ def compile_texts(
 
     A text says ``NAME`` where its names must be its own.
     """
+    by_text = {text: partial(str, text) for text in texts}
+    found = dict(zip(by_text, _linked(by_text, names, symbols), strict=True))
+    return [found[text] for text in texts]
+
+
+def _linked(
+    texts: Mapping[str, Callable[[], str]], names: Sequence[str], symbols: Mapping[str, int] = MappingProxyType({})
+) -> list[list[int]]:
+    """The addresses of the functions of texts, each of which is written where the store does not have its code."""
     if not texts:
         return []
     made, codes = _machine(), dict[str, bytes]()
-    keys = [hashlib.sha256(b"\0".join((_FORMAT, made.identity, text.encode()))).hexdigest() for text in texts]
     with _lock, _store() as store:
         is_written = False
-        for key, text in dict(zip(keys, texts, strict=True)).items():
+        for identity, text in texts.items():
+            key = hashlib.sha256(b"\0".join((_FORMAT, made.identity, identity.encode()))).hexdigest()
             code = store.read(key) if store else None
             if code is None:
-                code = _compiled(text.replace(_NAME, f"loop_{key}"))
+                code = _compiled(text().replace(_NAME, f"loop_{key}"))
                 is_written = bool(store and store.write(key, code)) or is_written
             codes[key] = code
         if store and is_written:
             store.trim()
-        own = [[name.replace(_NAME, f"loop_{key}") for name in names] for key in keys]
+        own = [[name.replace(_NAME, f"loop_{key}") for name in names] for key in codes]
         find = _loaded(codes.values(), {name for each in own for name in each}, symbols)
         return [[find(name) for name in each] for each in own]
 

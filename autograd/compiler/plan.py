@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -131,6 +131,20 @@ def _anywhere(x: Operand) -> Operand:
     return Operand(x.buffer, low, (high - low,), (1,), _BYTE)
 
 
+class _Access(NamedTuple):
+    """A group's use of the bytes from `start` to `end` of a buffer."""
+
+    at: int
+    operand: Operand
+    is_written: bool
+    start: int
+    end: int
+
+    def meets(self, low: int, high: int) -> bool:
+        """Whether it is a use of one of the bytes from `low` to `high`; see `Operand.meets`, which takes longer."""
+        return low < self.end and self.start < high
+
+
 class Plan:
     """The groups of nodes, in order, and the places of temporary values.
 
@@ -153,7 +167,7 @@ class Plan:
         self.kept, self.fuses = list(kept), fuses
         self.nodes = self._used(nodes)
         self.groups: list[Group] = []
-        self._accesses: dict[int, list[tuple[int, Operand, bool]]] = {}  # by buffer: group, operand, whether written
+        self._accesses: dict[int, list[_Access]] = {}  # by buffer
         self._alike: dict[Any, list[int]] = {}  # groups by shape, and by what is used together
         self._together = self._used_together() if fuses else {}
         self._in_place: dict[int, tuple[int, int, Buffer]] = {}  # by buffer: whose memory it takes, the group, itself
@@ -166,7 +180,7 @@ class Plan:
         self._last = self._last_uses()
         private: dict[int, set[int]] = {}  # by group: the buffers that it alone uses
         for key, accesses in self._accesses.items():
-            if all(at == self._last[key] for at, _, _ in accesses):
+            if all(each.at == self._last[key] for each in accesses):
                 private.setdefault(self._last[key], set()).add(key)
         for i, group in enumerate(self.groups):
             if group.is_loop:
@@ -232,10 +246,12 @@ class Plan:
             self.groups[at].note(node)
         if node.kind not in _FUSED:
             self.groups[at].is_open = False
-        for x in reads:
-            self._accesses.setdefault(id(x.buffer), []).append((at, x, False))
-        for x in writes:
-            self._accesses.setdefault(id(x.buffer), []).append((at, x, True))
+        for is_written, operands in ((False, reads), (True, writes)):
+            for x in operands:
+                self._note(at, x, is_written)
+
+    def _note(self, at: int, x: Operand, is_written: bool = False) -> None:
+        self._accesses.setdefault(id(x.buffer), []).append(_Access(at, x, is_written, *x.range))
 
     def _used_together(self) -> dict[int, int]:
         """By the id of a node over many elements: the part of them to which it belongs, if nothing connects the parts.
@@ -265,14 +281,14 @@ class Plan:
 
         def private(buffer: Buffer) -> bool:
             is_temporary = buffer.kind == "temporary" and id(buffer) not in kept
-            return is_temporary and all(k == at for k, _, _ in self._accesses[id(buffer)])
+            return is_temporary and all(each.at == at for each in self._accesses[id(buffer)])
 
         before = [node for each in self.groups[:at] for node in each.nodes]
         found = rows_of(group.nodes, group.shape, before, private)
         if found is None:
             return
         for x in found.indices:
-            self._accesses.setdefault(id(x.buffer), []).append((at, x, False))
+            self._note(at, x)
         plan = Plan(found.nodes, [])
         memory = np.empty(plan.size, np.uint8)
         for buffer in {id(out.buffer): out.buffer for node in found.nodes for out in node.outs}.values():
@@ -286,16 +302,17 @@ class Plan:
         least = 0
         for is_written, operands in ((False, reads), (True, writes)):
             for x in operands:
-                for at, known, was_written in self._accesses.get(id(x.buffer), ()):
-                    if (is_written or was_written) and at >= least and x.meets(known):
-                        least = at if x.is_at(known) else at + 1
+                low, high = x.range
+                for known in self._accesses.get(id(x.buffer), ()):
+                    if (is_written or known.is_written) and known.at >= least and known.meets(low, high):
+                        least = known.at if x.is_at(known.operand) else known.at + 1
         return least
 
     def _last_uses(self) -> dict[int, int]:
         """By the id of a buffer: the last group that uses it."""
         last: dict[int, int] = {}
         for key, accesses in self._accesses.items():
-            last[key] = max(at for at, _, _ in accesses)
+            last[key] = max(each.at for each in accesses)
         for x in self.kept:
             last[id(x.buffer)] = len(self.groups)
         return last
@@ -319,7 +336,7 @@ class Plan:
         found: list[tuple[Operand, Operand]] = []
         free = [x for x in writer.loaded() if last[id(x.buffer)] == at and self._is_alone(at, x)]
         for new in writer.stored():
-            begin = min(k for k, _, _ in self._accesses[id(new.buffer)])
+            begin = min(each.at for each in self._accesses[id(new.buffer)])
             if id(new.buffer) in private or begin != at or not self._is_alone(at, new):
                 continue
             for old in free:
@@ -334,7 +351,7 @@ class Plan:
         """Whether an operand is all of a temporary buffer, and the only one with it in a group."""
         if x.buffer.kind != "temporary" or x.size * x.dtype.itemsize != x.buffer.size or x.offset:
             return False
-        return all(known.is_at(x) for k, known, _ in self._accesses[id(x.buffer)] if k == at)
+        return all(each.operand.is_at(x) for each in self._accesses[id(x.buffer)] if each.at == at)
 
     # -- memory ------------------------------------------------------------------------------------------------------
     def _arena(self, last: dict[int, int]) -> int:

@@ -138,12 +138,15 @@ def operand_of(x: Any, buffer: Buffer) -> Operand:
     """An array as an operand; `x` lies in the memory of the buffer."""
     if x.dtype.kind not in _KINDS or not x.dtype.isnative:
         raise Refused(f"an array of {x.dtype}")
-    offset = x.ctypes.data - buffer.base.ctypes.data if x.size else 0
-    low, high = extent(x.shape, x.strides, x.itemsize)
-    if offset + low < -buffer.low or offset + high > buffer.size - buffer.low:
-        raise Refused("an array that does not lie in its memory")
-    strides = tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
-    return Operand(buffer, offset, x.shape, strides, x.dtype)
+    offset, shape, strides = 0, x.shape, x.strides
+    if x is not buffer.base:
+        offset = x.ctypes.data - buffer.base.ctypes.data if x.size else 0
+        low, high = extent(shape, strides, x.itemsize)
+        if offset + low < -buffer.low or offset + high > buffer.size - buffer.low:
+            raise Refused("an array that does not lie in its memory")
+    if 1 in shape:
+        strides = tuple([0 if n == 1 else step for n, step in zip(shape, strides, strict=True)])
+    return Operand(buffer, offset, shape, strides, x.dtype)
 
 
 def real(x: Any) -> Any:

@@ -50,9 +50,14 @@ def run(loop: Loop, arrays: Sequence[Any]) -> int:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No loop is known, as in a new process, nor its text."""
+    """No loop is known, as in a new process."""
     monkeypatch.setattr(build, "_addresses", {})
-    monkeypatch.setattr(build, "_text", getattr(build._text, "__wrapped__", build._text))  # without its cache
+
+
+def write_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are written again, by functions that a test replaces: the store knows them by their sources."""
+    forget(monkeypatch)
+    monkeypatch.setenv("RINGTAPE_CODE", "none")
 
 
 def made(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:

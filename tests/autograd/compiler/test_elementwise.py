@@ -15,7 +15,7 @@ from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_o
 from autograd.compiler.machine import INVALID, OVERFLOW, Row, Table, compile_loops, is_available
 
 from ...tables import each
-from .running import DTYPES, SPECIAL, elementwise, forget, made, numbers, run, same
+from .running import DTYPES, SPECIAL, elementwise, made, numbers, run, same, write_anew
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -249,7 +249,7 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         "unsigned": (np.less, [("less", 0, 1)], [whole, whole[::-1].copy()]),
     }
     elementwise(*check[fault], (4096,))
-    forget(monkeypatch)
+    write_anew(monkeypatch)
     monkeypatch.setattr(operations, *PLANTED[fault])
     with pytest.raises(AssertionError):
         elementwise(*check[fault], (4096,))

@@ -50,11 +50,13 @@ def wrapped(patch: Patch, owner: Any, name: str, make: Callable[..., Any]) -> No
 @fault("moments: another value")
 def _operands_never_meet(patch: Patch) -> None:
     patch.setattr(Operand, "meets", lambda x, other: False)
+    patch.setattr(plan._Access, "meets", lambda known, low, high: False)
 
 
 @fault("momentum: another value")
 def _operands_meet_only_where_they_begin(patch: Patch) -> None:
     patch.setattr(Operand, "meets", lambda x, other: x.buffer is other.buffer and x.offset == other.offset)
+    patch.setattr(plan._Access, "meets", lambda known, low, high: low == known.start)
 
 
 @fault("reduced: another value")

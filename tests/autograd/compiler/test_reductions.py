@@ -16,7 +16,7 @@ from autograd.compiler.loops import REDUCTIONS, Loop, Pointer, Unsupported, poin
 from autograd.compiler.machine import compile_loops, is_available
 from autograd.compiler.operations import literal
 
-from .running import forget, made, numbers, run, same
+from .running import made, numbers, run, same, write_anew
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -310,7 +310,7 @@ def test_planted_faults_are_found(name: str, fault: Any, monkeypatch: pytest.Mon
         return results
 
     assert all(found())
-    forget(monkeypatch)
+    write_anew(monkeypatch)
     monkeypatch.setattr(reductions, "_is_pairwise", lambda dtype: True)
     monkeypatch.setattr(reductions, name, fault)
     assert not all(found())

@@ -90,6 +90,19 @@ def test_other_code_has_another_name(folder: Path, compiled: list[str], monkeypa
     assert _works() and len(compiled) == 3 == len([*folder.iterdir()])
 
 
+def test_other_sources_are_another_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a loop is not written where its code is kept, so what writes texts is part of the name."""
+    make = build._machine.__wrapped__
+    known = make().identity
+    assert make().identity == known
+    read = Path.read_bytes
+    changed = "reductions.py"
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == changed))
+    assert make().identity != known
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(()))  # sources in an archive
+    assert make().identity != make().identity
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
 def test_a_folder_that_is_not_private_is_not_used(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch, mode: int
