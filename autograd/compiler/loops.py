@@ -163,35 +163,6 @@ def dtypes_of(loop: Loop) -> list[str]:
     return found
 
 
-_REPORTING = ("add", "subtract", "multiply", "divide", "square", "sqrt", "reciprocal", "add_at")
-
-
-def may_report(loop: Loop) -> bool:
-    """Whether NumPy's functions for the steps of a loop may report floating-point errors.
-
-    Comparisons and extremes of NaN report none in NumPy, but raise flags in compiled code. A row whose loop has no
-    other steps is added to a table with ``checks=False``.
-
-    Examples
-    --------
-    >>> x = Pointer("f4", (4,))
-    >>> may_report(Loop((8,), (x, x), (("load", 0), ("maximum", 0, 0), ("store", 1, 1))))
-    False
-    >>> may_report(Loop((8,), (x, x), (("load", 0), ("square", 0), ("store", 1, 1))))
-    True
-    """
-    dtypes = dtypes_of(loop)
-    for at, (name, *given) in enumerate(loop.steps):
-        if name == "cast" and dtypes[given[1]] in _FLOATS and given[0] in ("f4", *_INTEGERS):
-            return True
-        if name == "reduce" and given[0] in ("add", "multiply") and dtypes[given[2]] in _FLOATS:
-            return True
-        of = loop.pointers[given[0]].dtype if name == "add_at" else dtypes[at]
-        if name in _REPORTING and of in _FLOATS:
-            return True
-    return False
-
-
 def _dtype(
     name: str, given: Sequence[Any], found: Sequence[str], pointers: Sequence[Pointer], ndim: int, is_last: bool
 ) -> str:
