@@ -69,7 +69,7 @@ def _binary(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     do, sign = getattr(operator, name), _SIGNS[name]
 
     def make(a: Any, b: Any) -> Any:
-        if not all(x.__class__ in (int, float, Number) for x in (a, b)):
+        if not all(x.__class__ in (bool, int, float, Number) for x in (a, b)):
             return NotImplemented
         values = [x.value if x.__class__ is Number else x for x in (a, b)]
         texts = [x.text if x.__class__ is Number else f"({x!r})" for x in (a, b)]

@@ -180,11 +180,17 @@ class Adam(Optimizer):
         t = self.counts[i]
         if self.weight_decay and not self.decoupled:
             g = g + self.weight_decay * p.array
-        m = self.first[i] = b1 * self.first[i] + (1 - b1) * g
-        v = self.second[i] = b2 * self.second[i] + (1 - b2) * (g * g)
+        m, v = self.first[i], self.second[i]
+        m *= b1  # in place, so that a captured step finds it where it was
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * (g * g)
+        self.first[i], self.second[i] = m, v
         if self.amsgrad:
             self._save_largest()
-            v = self.largest[i] = v if self.largest[i] is None else np.maximum(self.largest[i], v)
+            largest = self.largest[i]
+            out = largest if isinstance(largest, np.ndarray) else None
+            v = self.largest[i] = v.copy() if largest is None else np.maximum(largest, v, out=out)
         step = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + self.eps)
         return step + self.weight_decay * p.array if self.weight_decay and self.decoupled else step
 

@@ -84,7 +84,9 @@ class Adagrad(Optimizer):
             g = g + self.weight_decay * p.array
         if self.sums[i] is None:
             self.sums[i] = np.full_like(g, self.initial_accumulator_value)
-        total = self.sums[i] = self.sums[i] + g * g
+        total = self.sums[i]
+        total += g * g  # in place, so that a captured step finds it where it was
+        self.sums[i] = total
         decrease(p, self.lr / (1 + self.counts[i] * self.lr_decay) * (g / (np.sqrt(total) + self.eps)))
         self.counts[i] += 1
 

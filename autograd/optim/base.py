@@ -7,6 +7,9 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dis import get_instructions
+from functools import cache
+from inspect import unwrap
 from operator import attrgetter, call, getitem
 from typing import Any
 
@@ -607,6 +610,10 @@ class Optimizer:
         self._known = now
         return True
 
+    def own_names(self) -> list[str]:
+        """The names of the attributes that not every optimizer has, without those private to ringtape."""
+        return [name for name in vars(self) if name not in _names_of_ringtape(type(self))]
+
     def state_lists(self) -> list[list[Any]]:
         """The lists that hold the state of each parameter."""
         return [getattr(self, name) for name in self._saved]
@@ -804,6 +811,16 @@ def refuse_foreign_gradient(p: Leaf, i: int) -> None:
                 f"its gradient {have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter "
                 f"it by cast({name}, {axis!r}, to=R), whose adjoint is the all-reduce"
             )
+
+
+@cache  # by class; to read the code takes 200 us, at each comparison of a captured step
+def _names_of_ringtape(kind: type) -> frozenset[str]:
+    """The attributes that every optimizer has, and those private to classes of ringtape, as their code assigns them."""
+    return frozenset(
+        line.argval for each in kind.__mro__ if each.__module__.startswith("autograd.") and "__init__" in vars(each)
+        for line in get_instructions(unwrap(vars(each)["__init__"]))
+        if line.opname == "STORE_ATTR" and (each is Optimizer or line.argval.startswith("_"))
+    )  # fmt: skip
 
 
 def decrease(p: Leaf, change: Any) -> None:

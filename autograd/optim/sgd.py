@@ -103,10 +103,14 @@ class SGD(Optimizer):
         self._small = None
         self._tables = Tables()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_small": None}  # its velocities are views of one array, which a copy would take apart
+
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
         # is implemented for plain momentum, when every parameter has a gradient.
         other = self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
+        other = other or type(self).update is not SGD.update
         if other or not _BARE.issuperset(map(type, gradients)):
             return super().update_all(gradients)
         small = self._small

@@ -443,7 +443,7 @@ def entry(
         lines += [f"try: form = {name(Form)}(args)", f"except {name(TapeError)}: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
-    gone = "except (KeyError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
+    gone = "except (LookupError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
     lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     forms = [f"{name(x)}.array is not {name(array)} and {name(_leaf_form)}({name(x)}) != {name(kept)}"
              for x, array, kept in guard.leaves]  # fmt: skip

@@ -32,7 +32,7 @@ from ..engine.tensor import TENSORS
 from ..errors import CaptureError
 from ..random.keys import get_state, set_state
 from .guards import others_may_read
-from .reach import Reach
+from .reach import Reach, held_in, is_holder, is_of_library
 from .recorder import Silent, accumulate, adopt
 
 __all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
@@ -336,17 +336,23 @@ def _left(reach: Reach, results: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         if x.nbytes < _LARGE_BYTES:
             yield path, x
     for x in reach.stateful:
-        path = type(x).__name__
-        for name, value in vars(x).items():
-            if not name.startswith("_"):
-                if value.__class__ is list or isinstance(value, tuple):
-                    for i, part in enumerate(value):
-                        if part.__class__ not in TENSORS:
-                            yield f"{path}.{name}[{i}]", part
-                        elif id(part) not in reach.ids:  # such as a master weight
-                            yield f"{path}.{name}[{i}]", part.array
-                elif value.__class__ is not dict:
-                    yield f"{path}.{name}", value
+        is_own = not is_of_library(type(x).__module__)
+        names = x.own_names() if is_own else [name for name in vars(x) if not name.startswith("_")]
+        for name in names:
+            yield from _state_in(f"{type(x).__name__}.{name}", getattr(x, name), reach, {id(x)})
+
+
+def _state_in(path: str, x: Any, reach: Reach, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The values that an attribute of an optimizer holds, in containers too."""
+    if is_holder(x):
+        if id(x) not in seen:
+            seen.add(id(x))
+            for name, value in held_in(x):
+                yield from _state_in(f"{path}{name}", value, reach, seen)
+    elif x.__class__ not in TENSORS:
+        yield path, x
+    elif id(x) not in reach.ids:  # such as a master weight
+        yield path, x.array
 
 
 def _kept(x: Any) -> Any:

@@ -7,7 +7,8 @@ one that was recorded only if every place holds what it held before the recorded
 
 An attribute counts if code that was found names it: a list of losses that only the program around the step fills is no
 state of the step. Where code reads attributes by names that it computes (``getattr(x, name)``, ``vars(x)``), all count.
-Of a `Module` all attributes count, but for those that are private to a class of ringtape. Objects of Python's standard
+Of a `Module` all attributes count, but for those that are private to a class of ringtape; the state of an optimizer is
+no place, as its step changes it (see `tracing`), but the code of its class is found. Objects of Python's standard
 library, such as namespaces, count by what code names of them. The walk ends at other objects of ringtape and of
 installed packages, but for functions of the program that they hold, as those that ``value_and_grad(f)`` returns.
 
@@ -46,8 +47,9 @@ from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
 from ..nn.module import Module
+from ..optim.base import Optimizer
 
-__all__ = ["Change", "Place", "Reach", "is_of_library", "same"]
+__all__ = ["Change", "Place", "Reach", "held_in", "is_holder", "is_of_library", "same"]
 
 _LIBRARIES = frozenset(("autograd", "collectives", "parallel", "numpy", "scipy", "cupy")) | sys.stdlib_module_names
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic)
@@ -172,7 +174,7 @@ class Reach:
     ids : frozenset of int
         Of the objects.
     stateful : list
-        Those among the objects that the optimizers' package has made, such as optimizers and scalers.
+        Those among the objects that are optimizers, or of a class of their package, such as scalers.
 
     Raises
     ------
@@ -199,7 +201,8 @@ class Reach:
         self.ids = frozenset(self._seen)
         self.stateful = [
             x for x in self.objects
-            if type(x).__module__.startswith("autograd.optim") and hasattr(x, "__dict__") and not isinstance(x, type)
+            if isinstance(x, Optimizer)
+            or (type(x).__module__.startswith("autograd.optim") and hasattr(x, "__dict__") and not isinstance(x, type))
         ]  # fmt: skip
         self.held = [place.values() for place in self.places]
         if sum(map(len, self.held)) > _MOST:
@@ -311,6 +314,13 @@ class Reach:
             yield path, x.func
         elif isinstance(x, type):
             yield from self._class(path, x)
+        elif isinstance(x, Optimizer) and not is_of_library(kind.__module__):
+            yield kind.__qualname__, _ClassOf(kind)
+            own = vars(x)
+            absent = sorted({name for each in kind.__mro__ for name in vars(each) if name in self._names} - own.keys())
+            self._add(path, [f".{name}" for name in absent], [(operator.contains, own, name) for name in absent])
+            for name in x.own_names():
+                yield from self._state(f"{path}.{name}", getattr(x, name))
         elif isinstance(x, ModuleType):
             if not is_of_library(x.__name__):
                 yield from self._named(path, vars(x), self._names)
@@ -365,6 +375,15 @@ class Reach:
             self._add_open(path, lambda: [""], functools.partial(map, len, (x,)))
             yield from ((path, value) for value in x)
 
+    def _state(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
+        """The values of an attribute of an optimizer. The containers and objects that hold them are no places."""
+        if not is_holder(x):
+            yield path, x
+        elif id(x) not in self._seen:
+            self._seen[id(x)] = x
+            for name, value in held_in(x):
+                yield from self._state(f"{path}{name}", value)
+
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
         yield f"{path}.registry", getattr(f, "registry", None)  # of `functools.singledispatch`
@@ -414,8 +433,10 @@ class Reach:
         yield type(kind).__qualname__, _ClassOf(type(kind))  # a metaclass of the program has attributes, too
 
     def _counts(self, kind: type, name: str, value: Any) -> bool:
-        """Whether an attribute of a class counts: code names it, or Python calls it by itself."""
+        """Whether an attribute of a class counts: code names it, or Python or a library calls it by itself."""
         if name in self._names:
+            return True
+        if any(name in vars(each) for each in kind.__mro__[:-1] if is_of_library(each.__module__)):
             return True
         if name.startswith("__") and name.endswith("__"):
             return isinstance(value, FunctionType) and (kind in self._makes or name not in _MAKE)
@@ -455,6 +476,23 @@ class Reach:
             self._add(path, [f".{name}" for name in slots], [(getattr, x, name, ABSENT) for name in slots])
             yield from ((f"{path}.{name}", getattr(x, name, None)) for name in slots)
         yield kind.__qualname__, _ClassOf(kind)
+
+
+def is_holder(x: Any) -> bool:
+    """Whether it is a container, or an object of a class of the program, which may hold the state of an optimizer."""
+    if isinstance(x, dict | list | tuple | set | deque):
+        return True
+    is_object = isinstance(getattr(x, "__dict__", None), dict) and not isinstance(x, type | FunctionType | Module)
+    return is_object and not is_of_library(type(x).__module__)
+
+
+def held_in(x: Any) -> list[tuple[str, Any]]:
+    """The values that such a holder has, or the attributes of a dictionary of these, each with the end of its path."""
+    if isinstance(x, dict):
+        return [(f"[{key!r}]", value) for key, value in x.items()]
+    if isinstance(x, list | tuple | set | deque):
+        return [(f"[{i}]", value) for i, value in enumerate(x)]
+    return [(f".{name}", value) for name, value in vars(x).items()]
 
 
 def is_of_library(name: str) -> bool:

@@ -34,6 +34,7 @@ from ..engine.tensor import Tensor
 from ..errors import SITES
 from ..optim.base import Optimizer, whole_step
 from ..random.keys import get_state, set_state
+from .reach import is_holder, is_of_library
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in, view
 
 __all__ = ["TracedRun", "TracedStep", "traced_run"]
@@ -117,8 +118,9 @@ class TracedStep:
         self._alone = _uses_of(self.rows, results)
         self.inputs = [_array_of(x) for x in inputs]
         self.opaque = [i for i, x in enumerate(self.inputs) if x is NOTHING]
-        # Functions that read numbers of NumPy, of leaves and optimizers, and their classes: they are arguments, too.
-        self.numbers: list[tuple[Callable[[], Any], type]] = []
+        # Functions that read numbers of NumPy, and arrays that are others in each step, of leaves and optimizers, with
+        # their forms: they are arguments, too.
+        self.read_anew: list[tuple[Callable[[], Any], Any]] = []
         self._number_of: dict[int, Traced] = {}
         self._stale = False  # whether Python may have changed parameters
         for i, x in enumerate(self.inputs):
@@ -316,29 +318,30 @@ class TracedStep:
         array = leaf.array
         if self._stale:
             raise Refused("a parameter is read after Python may have changed it")
-        if isinstance(array, np.generic) and array.dtype.kind in "fiub":
+        if isinstance(array, np.generic) and array.dtype.kind in "fiub" or (id(leaf), "array") in self.barred:
             if id(leaf) not in self._number_of:
-                self._number_of[id(leaf)] = self.number(array, partial(read, leaf))
+                self._number_of[id(leaf)] = self.value_of(array, partial(read, leaf))
             return self._number_of[id(leaf)]
         if array.__class__ is not np.ndarray:
             raise Refused(f"a leaf whose array is a {type(array).__name__}")
         self.leaves[id(leaf)] = leaf, array
         return self.trace.state(array)
 
-    def number(self, value: Any, get: Callable[[], Any]) -> Traced:
-        """A number of NumPy that `get` reads in each step."""
+    def value_of(self, value: Any, get: Callable[[], Any]) -> Traced:
+        """A number of NumPy, or an array, that `get` reads in each step."""
+        is_number = isinstance(value, np.generic)
         self.inputs.append(np.asarray(value))
-        self.numbers.append((get, value.__class__))
+        self.read_anew.append((get, _form(value)))
         made = self.trace.new(self.inputs[-1], "argument", key=len(self.inputs) - 1)
-        return Traced(self.trace, made._value, made._buffer, True)
+        return Traced(self.trace, made._value, made._buffer, is_number)
 
-    def put_number(self, made: Traced, put: Callable[[Any], Any]) -> None:
-        """Have a number of NumPy given to `put` in each step."""
-        operand = operand_of(made._value, made._buffer)
+    def put_value(self, made: Traced, put: Callable[[Any], Any]) -> None:
+        """Have a number of NumPy, or a new array, given to `put` in each step."""
+        operand, is_number = operand_of(made._value, made._buffer), made._is_scalar
 
         def bind(memory: Memory) -> Callable[[Frame], Any]:
             read_one = memory.reader(operand)
-            return lambda frame: put(read_one(frame)[()])
+            return lambda frame: put(read_one(frame)[()] if is_number else read_one(frame).copy("K"))
 
         self.trace.add("python", put, (), (), reads=[operand], bind=bind, changes=True)
 
@@ -707,14 +710,6 @@ def _container(x: Any, memory: Memory) -> Callable[[Frame], Any]:
     return lambda frame: kind([get(frame) for get in gets])
 
 
-def _item(own: dict[str, Any], name: str, i: int) -> Any:
-    return own[name][i]
-
-
-def _put_item(own: dict[str, Any], name: str, i: int, value: Any) -> None:
-    own[name][i] = value
-
-
 # -- optimizers --------------------------------------------------------------------------------------------------------
 class _Stepper:
     """Traces the step of an optimizer."""
@@ -724,7 +719,9 @@ class _Stepper:
         self._undo: list[Callable[[], Any]] = []
         self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
         self._values: list[tuple[Any, Any, Traced, Callable[[Any], Any]]] = []  # the same of numbers of NumPy
-        self._counts: list[tuple[str, list[int], Any]] = []  # a name, places of one number, and it
+        self._counts: list[tuple[Item, list[Any], Any]] = []  # a holder, places of one number, and it
+        self._constants: list[tuple[Any, Any, Any]] = []  # a holder, a key, and the value
+        self._holders: list[tuple[Any, int]] = []  # with their lengths
         self._has_gradient: list[bool] = []  # by parameter
         self._reads: list[Read] = []
         self._equal: list[tuple[dict[str, Any], str, list[int]]] = []
@@ -790,7 +787,7 @@ class _Stepper:
         optimizer, trace = self.optimizer, self.trace_
         for p in optimizer.parameters:
             array = p.array
-            if isinstance(array, np.generic):
+            if isinstance(array, np.generic) or (id(p), "array") in self.step.barred:
                 made = self.step._leaf(p)
                 self._values.append((p, "array", made, partial(setattr, p, "array")))
                 self._undo.append(partial(setattr, p, "array", array))
@@ -803,14 +800,19 @@ class _Stepper:
             self._undo.append(partial(setattr, p, "array", array))
             p.array = made
             self._arrays.append((p, "array", made))
-        for name, x in list(vars(optimizer).items()):
-            is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
-            kinds = np.ndarray | np.generic | int | None
-            if name in optimizer._scratches:  # values of the trace
-                self._undo.append(partial(x.__setitem__, slice(None), list(x)))
-                x[:] = [None] * len(x)
-            elif is_state and (name in optimizer._saved or all(isinstance(v, kinds) for v in x)):
+        is_own = not is_of_library(type(optimizer).__module__)
+        own = vars(optimizer)
+        for name in optimizer._scratches:  # values of the trace
+            self._keep(own[name])
+            own[name][:] = [None] * len(own[name])
+        for name in optimizer.own_names() if is_own else optimizer._saved:
+            x = own[name]
+            is_of_parameters = x.__class__ is list and len(x) == len(optimizer.parameters)
+            if is_of_parameters and all(isinstance(v, np.ndarray | np.generic | int | None) for v in x):
                 self._replace_items(name, x)
+            elif is_own and name not in optimizer.legal_names():
+                self._undo.append(partial(setitem, own, name, x))
+                self._replace_value(own, name)
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
             for name in ("lr", "steps"):
@@ -819,73 +821,115 @@ class _Stepper:
                     own[name] = Number.of(value, Item(own, name))
                     self._undo.append(partial(setitem, own, name, value))
 
+    def _keep(self, x: Any) -> None:
+        """Give a list or a dictionary what it holds now when the trace has ended."""
+        kept = x.copy()
+        undo = x.update if x.__class__ is dict else x.extend
+        self._undo += [partial(undo, kept), x.clear]  # the last one is called first
+
     def _replace_items(self, name: str, x: list[Any]) -> None:
-        kept, own = list(x), vars(self.optimizer)
-        self._undo.append(lambda: x.__setitem__(slice(None), kept))
+        """Replace values of parameters, one for each."""
+        own = vars(self.optimizer)
+        self._keep(x)
         equal: dict[Any, list[int]] = {}  # counts that are one number, as they change together
-        for i, item in enumerate(kept):
+        for i, item in enumerate(x):
             if item.__class__ is int:
                 equal.setdefault((item, self._has_gradient[i]), []).append(i)
         for (item, _), places in equal.items():
             number = Number.of(item, Item(own, name, places[0]))
-            self._counts.append((name, places, number))
+            self._counts.append((Item(own, name), places, number))
             for i in places:
                 x[i] = number
             if len(places) > 1:
                 self._equal.append((own, name, places))
-        for i, item in enumerate(kept):
-            if item.__class__ is np.ndarray:
-                x[i] = self.trace_.state(item)
-                self._arrays.append((x, i, x[i]))
-                self._reads += [(getitem, own, name), (getitem, x, i)]
-            elif isinstance(item, np.generic) and item.dtype.char in "fd":
-                x[i] = self.step.number(item, partial(_item, own, name, i))
-                self._values.append((x, i, x[i], partial(_put_item, own, name, i)))
-            elif item is not None and item.__class__ not in (int, float):
-                raise Refused(f"state of an optimizer that is a {type(item).__name__}")
+        self._reads.append((getitem, own, name))
+        for i, item in enumerate(x):
+            if isinstance(item, np.ndarray | np.generic):
+                self._replace_array(x, i)
+
+    def _replace_array(self, holder: Any, key: Any) -> None:
+        """Replace an array, or a number of NumPy."""
+        value, trace = holder[key], self.trace_
+        if value.dtype.char not in "fd":
+            raise Refused(f"state of an optimizer of dtype {value.dtype}")
+        if isinstance(value, np.generic) or (id(holder), key) in self.step.barred:
+            holder[key] = self.step.value_of(value, partial(getitem, holder, key))
+            self._values.append((holder, key, holder[key], partial(setitem, holder, key)))
+        else:
+            holder[key] = trace.state(value)
+            self._arrays.append((holder, key, holder[key]))
+            self._reads.append((getitem, holder, key))
+
+    def _replace_value(self, holder: Any, key: Any) -> None:
+        """Replace the arrays in a value of an optimizer of the program, and the numbers that its step changes."""
+        value = holder[key]
+        kind = value.__class__
+        if isinstance(value, np.ndarray | np.generic):
+            self._replace_array(holder, key)
+        elif kind in (int, float) and (id(holder), key) in self.step.barred:
+            holder[key] = Number.of(value, Item(holder, key))
+            self._counts.append((Item(holder), [key], holder[key]))
+        else:
+            self._reads.append((getitem, holder, key))
+            self._constants.append((holder, key, value))
+            if is_holder(value):
+                inner = value if kind in (dict, list) else getattr(value, "__dict__", None)
+                if inner is None:
+                    raise Refused(f"state of an optimizer in a {kind.__name__}")
+                self._keep(inner)
+                self._holders.append((inner, len(inner)))
+                for each in range(len(inner)) if kind is list else list(inner):
+                    self._replace_value(inner, each)
 
     def _collect(self) -> None:
         """Note what the step has put in the place of arrays and numbers."""
-        trace = self.trace_
+        if any(len(holder) != n for holder, n in self._holders):
+            raise Refused("a container in an optimizer that changes its length")
+        for holder, key, value in self._constants:
+            now = holder[key]
+            if now is not value and not _is_equal(now, value):
+                self._bar(holder, key, value.__class__ in (int, float) and type(now) in (int, float))
         for holder, key, made in self._arrays:
-            now = holder.array if key == "array" else holder[key]
-            if now is made:
-                continue
-            if type(now) is not Traced or now.shape != made.shape or now.dtype != made.dtype:
-                raise Refused("state of an optimizer that changes its form")
-            if not operand_of(now._value, now._buffer).is_at(operand_of(made._value, made._buffer)):
-                made._value[...] = now._value
-                trace.copy(operand_of(made._value, made._buffer), trace.operand(now))
+            now = holder.array if key == "array" and isinstance(holder, Leaf) else holder[key]
+            if now is not made:
+                is_new = type(now) is Traced and now.shape == made.shape and now.dtype == made.dtype
+                if not is_new or not operand_of(now._value, now._buffer).is_at(operand_of(made._value, made._buffer)):
+                    self._bar(holder, key, is_new)
         for holder, key, made, put in self._values:
-            now = holder.array if key == "array" else holder[key]
+            now = holder.array if key == "array" and isinstance(holder, Leaf) else holder[key]
             if now is made:
                 continue
-            if type(now) is not Traced or not now._is_scalar or now.dtype != made.dtype:
+            if type(now) is not Traced or _form(real(now)) != _form(real(made)):
                 raise Refused("state of an optimizer that changes its form")
-            self.step.put_number(now, put)
-            if key == "array":
+            self.step.put_value(now, put)
+            if isinstance(holder, Leaf):
                 self.step._number_of[id(holder)] = now
         self._collect_counts()
+
+    def _bar(self, holder: Any, key: Any, is_legal: bool) -> None:
+        """Trace the step once more, where a value that it replaces is read anew and replaced in each step."""
+        if not is_legal:
+            raise Refused("state of an optimizer that changes its form")
+        raise Barred((id(holder), key))
 
     def _collect_counts(self) -> None:
         """Note the Python numbers that the step has put in the place of counts."""
         numbers: list[Number] = []
-        changed: list[tuple[str, list[int]]] = []
-        own = vars(self.optimizer)
-        for name, places, made in self._counts:
-            now = [x if type(x) is Number else Number(x, repr(x), {}) for x in (own[name][i] for i in places)]
+        changed: list[tuple[Item, list[Any]]] = []
+        for of, places, made in self._counts:
+            now = [x if type(x) is Number else Number(x, repr(x), {}) for x in (of()[i] for i in places)]
             if len({x.text for x in now}) > 1:
                 raise Refused("equal counts of an optimizer that become different")
             if now[0] is not made:
                 numbers.append(now[0])
-                changed.append((name, places))
+                changed.append((of, places))
         if numbers:
 
             def count(name: Callable[[Any], str]) -> list[str]:
                 found, texts = texts_of(numbers, name)
                 found += [f"value{k} = {text}" for k, text in enumerate(texts)]
-                for k, (key, places) in enumerate(changed):
-                    found += [f"of = {name(own)}[{key!r}]", *(f"of[{i}] = value{k}" for i in places)]
+                for k, (of, places) in enumerate(changed):
+                    found += [f"of = {of.text(name)}", *(f"of[{key!r}] = value{k}" for key in places)]
                 return found
 
             self.trace_.add("python", Lines(count), (), (), changes=True)
@@ -900,6 +944,18 @@ def _array_of(x: Any) -> Any:
 def _is_equal(a: Any, b: Any) -> bool:
     """Whether two values are one, or equal numbers or texts."""
     return a is b or (a.__class__ is b.__class__ and a.__class__ in (bool, int, float, str, tuple) and a == b)
+
+
+def _form(x: Any) -> Any:
+    """What a program needs of a value that it reads anew: the class of a number; of an array more."""
+    return type(x) if isinstance(x, np.generic) else (type(x), x.dtype, x.shape, x.strides)
+
+
+def _has_other_form(get: Callable[[], Any], form: Any) -> bool:
+    try:
+        return bool(_form(get()) != form)
+    except LookupError:  # it is gone
+        return True
 
 
 def _aligned(x: Any) -> Any:
@@ -932,7 +988,7 @@ class TracedRun:
         self.written = {id(x.buffer.array) for node in program.nodes for x in node.outs if x.buffer.kind == "state"}
         self.reads: list[Read] = [*((getattr, leaf, "array") for leaf, _ in step.leaves.values()), *step.reads]
         self._kept = list(values_of(self.reads)())
-        text, given = Text(), [f"x{i}" for i in range(len(step.inputs) - len(step.numbers))]
+        text, given = Text(), [f"x{i}" for i in range(len(step.inputs) - len(step.read_anew))]
         lines = [*self.lines(text.name, given, "recorded"), "return results"]
         self._replay = text.function("replay", ", ".join(["recorded", *given]), lines, f"{__file__}: replay")
 
@@ -954,7 +1010,7 @@ class TracedRun:
         arguments = [name(NOTHING) if i in opaque
                      else f"{x} if {x}.__class__ is {kind} and {x}.base is None else {aligned}({x})"
                      for i, x in enumerate(given)]  # fmt: skip
-        arguments += [f"{name(_aligned)}({name(get)}())" for get, _ in step.numbers]
+        arguments += [f"{name(_aligned)}({name(get)}())" for get, _ in step.read_anew]
         body, n = program.run_lines(name), len(step.results)
         results = [line for k in range(n) for line in self._result(name, k)]
         found = [f"recorded = {recorded}", *program.frame_lines(name, arguments)]
@@ -1016,7 +1072,7 @@ class TracedRun:
 
     def faults(self, name: Callable[[Any], str]) -> list[str]:
         """Expressions that are true where numbers are none for this program; `name` returns the name of an object."""
-        kinds = [f"{name(get)}().__class__ is not {name(kind)}" for get, kind in self.step.numbers]
+        kinds = [f"{name(_has_other_form)}({name(get)}, {name(form)})" for get, form in self.step.read_anew]
         return kinds + [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
                         for own, key, places in self.step.equal]  # fmt: skip
 

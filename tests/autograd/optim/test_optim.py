@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy
@@ -452,3 +454,36 @@ def test_clipping_of_large_and_small_gradients(dtype: str, largest: float, order
     )
     needed = exact * (bound / (float(size) + 1e-6))
     assert numpy.all(numpy.abs(clipped - needed) <= 2 * ulp * numpy.abs(needed) + least)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "LAMB"])
+def test_a_copy_of_an_optimizer_goes_on_as_the_optimizer(name: str, copied: Any) -> None:
+    w = ag.Parameter(numpy.arange(1.0, 5.0))
+    pairs = [(w, getattr(optim, name)([w], lr=0.1, **{"momentum": 0.9} if name == "SGD" else {}))]
+    for i in range(6):
+        if i == 3:
+            pairs.append(copied(pairs[0]))
+        for p, optimizer in pairs:
+            p._grad = p.array * 2
+            optimizer.step()
+    assert (pairs[1][0].array == w.array).all() and pairs[1][0] is not w
+
+
+class _Halved(optim.SGD):
+    def update(self, i: int, p: Any, g: Any) -> None:
+        super().update(i, p, 0.5 * g)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_update_of_a_subclass_is_called(momentum: float) -> None:
+    """For small parameters with momentum, too, which `SGD` updates together."""
+    found = []
+    for kind, factor in ((_Halved, 1.0), (optim.SGD, 0.5)):
+        w = ag.Parameter(numpy.arange(1.0, 5.0))
+        optimizer = kind([w], lr=0.1, momentum=momentum)
+        for _ in range(3):
+            w._grad = factor * numpy.arange(4.0)
+            optimizer.step()
+        found.append(w.array)
+    numpy.testing.assert_array_equal(*found)

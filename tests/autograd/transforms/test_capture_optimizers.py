@@ -1,0 +1,327 @@
+"""Captured steps with optimizers of the program, whose state and numbers may be anywhere, and may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import nn, optim
+from autograd.errors import CaptureError
+
+FACTORS = [0.9]
+OUTSIDE: dict[int, Any] = {}
+
+
+def zeros_of(optimizer: optim.Optimizer) -> list[Any]:
+    return [np.zeros_like(p.numpy()) for p in optimizer.parameters]
+
+
+class Moment:
+    def __init__(self, m: Any):
+        self.m, self.t = m, 0
+
+
+class Own(optim.Optimizer):
+    """Gradient descent with an average `m` of the gradients; subclasses say where it is."""
+
+    def __init__(self, parameters: Any):
+        self.before = 0.9  # an attribute may be set before those of every optimizer
+        super().__init__(parameters, 0.05)
+        self.begin()
+
+    def begin(self) -> None:
+        self.state: Any = None
+
+    def update(self, i: int, p: Any, g: Any) -> None:
+        p.array -= self.lr * self.average(i, g)
+
+    def average(self, i: int, g: Any) -> Any:
+        raise NotImplementedError
+
+
+class InDictionary(Own):
+    def begin(self) -> None:
+        self.state = {}
+
+    def average(self, i: int, g: Any) -> Any:
+        if i not in self.state:
+            self.state[i] = np.zeros_like(g)
+        self.state[i] = 0.9 * self.state[i] + g
+        return self.state[i]
+
+
+class InDictionaries(Own):
+    def begin(self) -> None:
+        self.state = [{"m": m, "t": 0} for m in zeros_of(self)]
+
+    def average(self, i: int, g: Any) -> Any:
+        of = self.state[i]
+        of["m"], of["t"] = 0.9 * of["m"] + g, of["t"] + 1
+        return of["m"] / (1 - 0.9 ** of["t"])
+
+
+class InPlace(Own):
+    def begin(self) -> None:
+        self.state = {id(p): m for p, m in zip(self.parameters, zeros_of(self), strict=True)}
+
+    def average(self, i: int, g: Any) -> Any:
+        m = self.state[id(self.parameters[i])]
+        m *= 0.9
+        m += g
+        return m
+
+
+class InList(Own):
+    def begin(self) -> None:
+        self.state = [None] * len(self.parameters)
+
+    def average(self, i: int, g: Any) -> Any:
+        m = np.zeros_like(g) if self.state[i] is None else self.state[i]
+        self.state[i] = 0.9 * m + g
+        return self.state[i]
+
+
+class InPairs(Own):
+    def begin(self) -> None:
+        self.state = [(m, m + 1) for m in zeros_of(self)]
+
+    def average(self, i: int, g: Any) -> Any:
+        m, v = self.state[i]
+        self.state[i] = m, v = 0.9 * m + g, 0.99 * v + g * g
+        return m / np.sqrt(v)
+
+
+class InObjects(Own):
+    def begin(self) -> None:
+        self.state = [Moment(m) for m in zeros_of(self)]
+
+    def average(self, i: int, g: Any) -> Any:
+        of = self.state[i]
+        of.m, of.t = 0.9 * of.m + g, of.t + 1
+        return of.m / of.t
+
+
+class InObjectsInPlace(InObjects):
+    def average(self, i: int, g: Any) -> Any:
+        of = self.state[i]
+        of.m *= 0.9
+        of.m += g
+        return of.m
+
+
+class Counting(Own):
+    def begin(self) -> None:
+        self.t, self._m = 0, zeros_of(self)
+
+    def average(self, i: int, g: Any) -> Any:
+        self.t += i == 0
+        self._m[i][...] = 0.9 * self._m[i] + g
+        return self._m[i] / (1 - 0.9**self.t)
+
+
+class InPrivate(Own):
+    def begin(self) -> None:
+        self._m = zeros_of(self)
+
+    def average(self, i: int, g: Any) -> Any:
+        self._m[i] = 0.9 * self._m[i] + g
+        return self._m[i]
+
+
+class InArray(Own):
+    def begin(self) -> None:
+        self.total = np.ones(1, np.float32)
+
+    def average(self, i: int, g: Any) -> Any:
+        self.total += 1
+        return g * self.total
+
+
+class InFloat(Own):
+    def begin(self) -> None:
+        self.norm = 0.0
+
+    def average(self, i: int, g: Any) -> Any:
+        self.norm = 0.9 * self.norm + 0.1 * float((g * g).sum())
+        return g / (1 + self.norm)
+
+
+class Rebound(Own):
+    def update(self, i: int, p: Any, g: Any) -> None:
+        p.array = p.array - self.lr * g
+
+
+class OfMomentum(optim.SGD):
+    """An optimizer of ringtape with a factor of its own."""
+
+    def __init__(self, parameters: Any):
+        super().__init__(parameters, lr=0.05, momentum=0.9)
+        self.mine = 0.5
+
+    def update(self, i: int, p: Any, g: Any) -> None:
+        super().update(i, p, self.mine * g)
+
+
+class Outside(Own):
+    def average(self, i: int, g: Any) -> Any:
+        OUTSIDE[i] = 0.9 * OUTSIDE.get(i, 0 * g) + g
+        return OUTSIDE[i]
+
+
+class OutsideInPlace(Own):
+    def average(self, i: int, g: Any) -> Any:
+        m = OUTSIDE.setdefault(i, np.zeros_like(g))
+        m *= 0.9
+        m += g
+        return m
+
+
+def scaled(g: Any) -> Any:
+    return FACTORS[0] * g
+
+
+class ByFunction(Own):
+    def average(self, i: int, g: Any) -> Any:
+        return scaled(g)
+
+
+class WithNumbers(Own):
+    sign = 1.0
+
+    def begin(self) -> None:
+        self.mu, self.is_on, self.rates, self.mode = 0.9, True, [0.1] * len(self.parameters), "plain"
+
+    def average(self, i: int, g: Any) -> Any:
+        g = self.before * self.rates[i] * self.mu * self.sign * g
+        return g if self.is_on and self.mode == "plain" else -g
+
+
+def no_change(optimizer: Any) -> None:
+    pass
+
+
+def set_to(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda optimizer: setattr(optimizer, name, value)
+
+
+COMPILED = (InDictionary, InDictionaries, InPlace, InList, InObjects, InObjectsInPlace, Counting, InPrivate, InArray,
+            Rebound, OfMomentum, ByFunction, WithNumbers)  # fmt: skip
+CHANGES: dict[str, tuple[type, Callable[[Any], None]]] = {
+    **{kind.__name__: (kind, no_change) for kind in (*COMPILED, InPairs, InFloat, OutsideInPlace)},
+    "a factor": (WithNumbers, set_to("mu", 0.5)),
+    "a factor set before": (WithNumbers, set_to("before", 0.5)),
+    "a switch": (WithNumbers, set_to("is_on", False)),
+    "a text": (WithNumbers, set_to("mode", "other")),
+    "a rate of one": (WithNumbers, lambda of: of.rates.__setitem__(0, 0.2)),
+    "all rates": (WithNumbers, lambda of: set_to("rates", [0.3] * len(of.rates))(of)),
+    "no rates": (WithNumbers, lambda of: of.rates.extend([1.0])),
+    "of the class": (WithNumbers, lambda of: setattr(WithNumbers, "sign", -1.0)),
+    "of the object": (WithNumbers, set_to("sign", -1.0)),
+    "of a subclass": (OfMomentum, set_to("mine", 0.25)),
+    "momentum": (OfMomentum, set_to("momentum", 0.5)),
+    "the rate": (InDictionary, set_to("lr", 0.01)),
+    "what a function names": (ByFunction, lambda of: FACTORS.__setitem__(0, 0.5)),
+    "the function": (ByFunction, lambda of: globals().__setitem__("scaled", lambda g: 2 * g)),
+    "the method": (ByFunction, lambda of: setattr(ByFunction, "average", lambda self, i, g: -g)),
+    "cleared state": (InDictionary, lambda of: of.state.clear()),
+    "other state": (InDictionaries, lambda of: InDictionaries.begin(of)),
+    "state of one": (InDictionaries, lambda of: of.state[1].update(m=of.state[1]["m"] * 2)),
+    "written state": (InObjects, lambda of: of.state[0].m.__imul__(2)),
+    "a count": (Counting, set_to("t", 1)),
+    "other arrays": (Rebound, lambda of: [set_to("array", p.array * 2)(p) for p in of.parameters]),
+    "arrays in another order": (Rebound, lambda of: set_to("array", np.asfortranarray(of.parameters[0].array))(
+        of.parameters[0])),
+    "no parameter's gradient": (InDictionaries, lambda of: set_to("requires_grad", False)(of.parameters[1])),
+}  # fmt: skip
+
+
+KEPT = scaled, ByFunction.average
+
+
+def begin_anew() -> None:
+    globals()["scaled"], ByFunction.average = KEPT  # type: ignore[method-assign]
+    WithNumbers.sign, FACTORS[0] = 1.0, 0.9
+    OUTSIDE.clear()
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield
+    begin_anew()
+
+
+def run(name: str, is_captured: bool, at: int, calls: int = 24) -> tuple[list[Any], Any]:
+    """What each of some calls leaves, with a change before one of them."""
+    kind, change = CHANGES[name]
+    begin_anew()
+    ag.random.seed(0)
+    random = np.random.default_rng(0)
+    batches = [(random.standard_normal((8, 6)).astype("f4"), random.integers(0, 3, 8)) for _ in range(3)]
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    optimizer = kind(model.parameters())
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(model(x), y)
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    made: Any = ag.capture(step, verify=False) if is_captured else step
+    found = []
+    for i in range(calls):
+        if i == at:
+            change(optimizer)
+        x, y = batches[i % 3]
+        loss = made(ag.tensor(x), ag.tensor(y))
+        found.append([x.numpy().tobytes() for x in (loss, *optimizer.parameters)])
+    return found, made
+
+
+@pytest.mark.parametrize("at", [3, 9])
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_captured_step_has_the_bits_of_the_step(name: str, at: int) -> None:
+    needed, _ = run(name, False, at)
+    found, made = run(name, True, at)
+    assert [i for i, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b] == []
+    assert made.replays >= 8
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_the_updates_are_part_of_the_program(kind: type) -> None:
+    _, made = run(kind.__name__, True, at=0)
+    assert "stays a call of Python" not in str(made) and made._last.program.misses == 0
+
+
+def test_state_outside_that_becomes_another_object_is_refused() -> None:
+    CHANGES["Outside"] = Outside, no_change
+    try:
+        with pytest.raises(CaptureError, match=r"OUTSIDE\[0\] was float32\[6, 5\]"):
+            run("Outside", True, at=0)
+    finally:
+        del CHANGES["Outside"]
+
+
+@pytest.mark.parametrize("kind", [InDictionary, InObjects, Rebound])
+def test_arrays_that_the_step_replaces_stay_what_they_were(kind: type) -> None:
+    """Who keeps the state of some call, as that with the least loss, keeps it."""
+    kept: list[Any] = []
+
+    def keep(optimizer: Any) -> None:
+        arrays = [p.array for p in optimizer.parameters] if kind is Rebound else []
+        for x in () if kind is Rebound else optimizer.state.values() if kind is InDictionary else optimizer.state:
+            arrays.append(getattr(x, "m", x))
+        kept[:] = [(x, x.copy()) for x in arrays]
+
+    CHANGES["kept"] = kind, keep
+    try:
+        run("kept", True, at=12)
+    finally:
+        del CHANGES["kept"]
+    assert kept and all((x == copy).all() for x, copy in kept)
