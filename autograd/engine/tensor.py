@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from ..arrays.capture import refuse_value
+from ..arrays.capture import decided, refuse_value
 from ..arrays.device import to_host
 from ..arrays.plain import OF_MASKED, require_plain_array
 from ..arrays.shape_only import Shaped, is_absent
@@ -479,6 +479,9 @@ class Tensor(Labelled):
         return int(_converted(int, array))
 
     def __bool__(self) -> bool:
+        if state.recorder is not None and isinstance(self.array, np.ndarray | np.generic) and self.array.size == 1:
+            self._refuse_addend("bool")
+            return bool(decided(bool, self.array))
         return bool(_converted(bool, self._whole("bool")))
 
     def __complex__(self) -> complex:

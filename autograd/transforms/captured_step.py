@@ -124,6 +124,9 @@ class CapturedStep:
         for names, plan in self._plans_now():
             what = str(plan.program) if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
             found.append(f"{f'with {names}: ' if names else ''}{what}")
+            if plan.program is not None and plan.program.misses:
+                found.append(f"{plan.program.misses} replays made the recorded calls one by one: leaves or optimizers "
+                             "had other arrays or numbers than in the record")  # fmt: skip
         if self.departures:
             found.append(f"{self.departures} calls ran the step itself: a decision on data was another one")
         return "\n  ".join(found)
@@ -218,14 +221,14 @@ class CapturedStep:
             return self(*args)
         made = self._compared(plan, lambda: plan.enter(args))
         if made is None or made.found is None:  # another form, or another decision on data: nothing has changed
-            self._last, self._verified = None, n
+            self._last, self._verified = None, n + 1
             return self._general(args)
         other = made.difference(self._step, args)
         self._cost = min(self._cost, made.cost)
         self._verified = n + interval(n + 1, self._cost)
         if other:
             self._refuse_other(plan, other)
-        return plan.structure.rebuild(made.found)
+        return made.result
 
     def _compared(self, plan: _Plan, replay: Callable[[], Any]) -> Comparison | None:
         """A replay that the step itself may follow; None if it departs."""
@@ -305,7 +308,7 @@ class CapturedStep:
         others = [f"on rank {rank}, {text}" for rank, (text, _) in zip(group.ranks, found, strict=True) if text]
         if others:
             self._refuse_other(plan, "; ".join(others))
-        return result
+        return made.result
 
     def _forget(self, plan: _Plan) -> None:
         self._last = None
@@ -437,7 +440,9 @@ class CapturedStep:
         recorder = self._recorder(form, given, reach)
         recorder.watch = None if first is None else Watch(reach)
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
-            of.before = Memory(reach)
+            # Another thread may write meanwhile to what this step only reads.
+            changing = None if first is None or not others_may_read() else first.recorder.changing.values()
+            of.before = Memory(reach) if changing is None else Memory.of(reach, changing)
         recorder.follow(reach.stateful)
         recorder.stateful = reach.stateful
         with recorder:
@@ -466,6 +471,8 @@ class CapturedStep:
             self._first[form.key] = [each for each in of.firsts[-_MOST_FIRSTS:] if each is not first]
         if first is None:
             self._first.setdefault(form.key, []).append(run)
+            if len(self._first) > _MOST_PLANS:
+                del self._first[next(iter(self._first))]
             return result
         if not self._is_repeated(form, first, run, of.before, roots):
             return result
@@ -475,7 +482,7 @@ class CapturedStep:
             recorder.rows = in_order(recorder.rows, len(form.arrays))
             program, why = proved_run(
                 self._step, form, given, recorder, results, found, of.before, roots,
-                [x for x, _ in run.guard.contents],
+                [getattr(x, "array", x) for x, _ in run.guard.contents],
             )  # fmt: skip
         plan = _Plan(form, run, structure, program, why)
         plan.begin(self._replayed, self._plans.get(form.key, ()))
@@ -550,7 +557,7 @@ class CapturedStep:
         CaptureError
             A constant differs.
         """
-        after = Memory(Reach(roots, before.reach))
+        after = before.anew(Reach(roots, before.reach))
 
         def is_same(seed: int, is_far: bool, scale: float = 1.0) -> bool:
             before.give_back()
@@ -597,7 +604,7 @@ class CapturedStep:
         return None if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
 
     def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
-        """The arrays of the program from which constants of the record are computed by Python or NumPy.
+        """The arrays of the program, and leaves, from which constants of the record are computed by Python or NumPy.
 
         They are found by runs in which the arrays hold other values, if no other thread may read them meanwhile. A
         replay compares them.
@@ -607,10 +614,11 @@ class CapturedStep:
         CaptureError
             One is too large to be compared at each call.
         """
-        places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items() if not x._requires_grad)]
+        places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items())]
+        leaves = {id(x.array): x for x in reach.leaves.values()}
         arrays = [(path, x) for path, x in places if _may_hold_other(x)]
-        others = [x for _, x in places if x.__class__ is np.ndarray and x.dtype.kind not in ORDINARY]
-        after = Memory(reach)
+        others = [x for _, x in places if isinstance(x, np.ndarray) and not _may_hold_other(x) and _may_be_written(x)]
+        after = before.anew(reach)
 
         def fault(on: Sequence[tuple[str, Any]]) -> str | None:
             before.give_back()
@@ -632,16 +640,17 @@ class CapturedStep:
                 half = len(group) // 2
                 if half:
                     waiting += [group[:half], group[half:]]
-                elif fault(group):
+                elif (why := fault(group)) or why is None and group[0][1].nbytes <= _MOST_BYTES:
                     found += group
-        if large := next((path for path, x in found if x.nbytes > _MOST_BYTES), ""):
+        trained = {at for at, x in leaves.items() if x._requires_grad}
+        if large := next((path for path, x in found if x.nbytes > _MOST_BYTES or id(x) in trained), ""):
             raise CaptureError(
-                f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare "
-                f"its values; needed: at most {_MOST_BYTES} bytes\n  fix: compute the constant before the step; or by "
-                "operations of autograd, as np.sum(ag.tensor(x))"
+                f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare its "
+                f"values; needed: an array that is no parameter, of at most {_MOST_BYTES} bytes\n"
+                "  fix: compute the constant before the step; or by operations of autograd, as np.sum(ag.tensor(x))"
             )
-        small = [x for x in others if 0 < x.nbytes <= _MOST_BYTES]  # of text, dates and records: it takes no operation
-        return [(x, x.tobytes()) for x in [*(x for _, x in found), *small]]
+        small = [x for x in others if 0 < x.nbytes <= _MOST_BYTES]  # such as text, dates and records
+        return [(leaves.get(id(x), x), x.tobytes()) for x in [*(x for _, x in found), *small]]
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """The objects in which the step may read state. The first run may have found some that no code names."""
@@ -789,6 +798,11 @@ def _may_hold_other(x: Any) -> bool:
     return is_ordinary and bool(x.size) and x.flags.writeable and not is_large(x)
 
 
+def _may_be_written(x: Any) -> bool:
+    """Whether an array, or one whose memory it shows, is writeable."""
+    return bool(x.flags.writeable) or (isinstance(x.base, np.ndarray) and _may_be_written(x.base))
+
+
 class _WithWords:
     """A step whose last arguments are keywords."""
 
@@ -902,8 +916,8 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
     Raises
     ------
     CaptureError
-        At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
-        a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
+        At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``), which a replay
+        could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
         assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
         step counts, or keeps something that it reads; it draws random numbers of NumPy or Python, or can reach an
         iterator; or a nonblocking communication, or a primitive with a jvp alone

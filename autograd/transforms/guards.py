@@ -361,7 +361,7 @@ class Guard:
     ----------
     changing : list
         The objects that rows change, such as parameters and optimizers.
-    contents : list of (array, bytes)
+    contents : list of (array or Leaf, bytes)
         Arrays of the program from which constants are computed, and what they held.
     """
 
@@ -387,7 +387,7 @@ class Guard:
         if (
             (state.distribution, state.grid, state.no_grad) != self.state
             or not all(_leaf_form(x) == form for x, _, form in self.leaves) or not self.reach.holds()
-            or not all(x.tobytes() == kept for x, kept in self.contents)
+            or not all(getattr(x, "array", x).tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
         self.same.keep(self._kept())
@@ -444,7 +444,8 @@ def entry(
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
         lines += ["".join(f"{v}, " for v in given) + "= form.arrays"] if given else []
     gone = "except (LookupError, ValueError, AttributeError): return None"  # a name, an attribute or a cell
-    lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
+    lines += [f"if {name(x)}{'.array' if isinstance(x, Leaf) else ''}.tobytes() != {name(kept)}: return None"
+              for x, kept in guard.contents]  # fmt: skip
     forms = [f"{name(x)}.array is not {name(array)} and {name(_leaf_form)}({name(x)}) != {name(kept)}"
              for x, array, kept in guard.leaves]  # fmt: skip
     other = ["try:", f"    if not {name(guard.same.hold)}(): return None", gone,

@@ -41,7 +41,7 @@ _OWN = ("autograd.optim", "autograd.nn", "autograd.random", "autograd.data", "pa
 _LARGE_BYTES = 1 << 26
 """An array of the program from this size on, such as a data set, is neither copied nor compared in flight."""
 _IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None), np.dtype))
-_LEAF = ("array", "_grad", "_requires_grad", "layout", "pending", "used", "uses")
+_LEAF = ("array", "_grad", "_requires_grad", "layout", "pending", "used")
 
 
 class Memory:
@@ -55,7 +55,7 @@ class Memory:
 
     def __init__(self, reach: Reach):
         self._begin(reach)
-        self._walk([*reach.objects, *reach.leaves.values()])
+        self._walk([*reach.objects, *reach.leaves.values(), *reach.arrays.values()])
         for place in reach.places:  # globals that the step assigns
             if place.holder.__class__ is dict:
                 for name, value in zip(place.keys(), place.values(), strict=False):
@@ -66,12 +66,20 @@ class Memory:
     def of(cls, reach: Reach, objects: Iterable[Any]) -> Memory:
         """The values of some objects, and of all that they hold."""
         found = object.__new__(cls)
-        found._begin(reach)
-        found._walk(objects)
+        found._begin(reach, list(objects))
+        found._walk(found._objects or ())
         return found
 
-    def _begin(self, reach: Reach) -> None:
-        self.reach = reach
+    def anew(self, reach: Reach) -> Memory:
+        """The values now, of the same objects if it is of some."""
+        return Memory(reach) if self._objects is None else Memory.of(reach, self._objects)
+
+    def has(self, x: Any) -> bool:
+        """Whether it gives back an object."""
+        return id(x) in self._seen
+
+    def _begin(self, reach: Reach, objects: list[Any] | None = None) -> None:
+        self.reach, self._objects = reach, objects
         self._undo: list[Callable[[], Any]] = []
         self._keys = get_state()
         self._seen: dict[int, Any] = {}
@@ -225,8 +233,18 @@ def _filled(cell: CellType, value: Any) -> Callable[[], None]:
 
 def _contents(x: np.ndarray[Any, Any], kept: np.ndarray[Any, Any]) -> Callable[[], None]:
     def undo() -> None:
-        if x.flags.writeable and x.tobytes() != kept.tobytes():
-            x[...] = kept
+        if x.tobytes() == kept.tobytes():
+            return
+        locked: list[Any] = []  # the array, and those whose memory it shows, if a recording keeps them read-only
+        each: Any = x
+        while isinstance(each, np.ndarray):
+            locked[:0] = [] if each.flags.writeable else [each]
+            each = each.base
+        for each in locked:
+            each.setflags(True)
+        x[...] = kept
+        for each in reversed(locked):
+            each.setflags(False)
 
     return undo
 
@@ -364,10 +382,18 @@ def _is_as(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return a.dtype == b.dtype and a.shape == b.shape and (a.tobytes() == b.tobytes() or _is_as_with_nan(a, b))
     if isinstance(a, bool | int | float | complex | str | np.generic):
         return type(a) is type(b) and repr(a) == repr(b)
     return type(a) is type(b)
+
+
+def _is_as_with_nan(a: Any, b: Any) -> bool:
+    """Whether arrays have the same bits where they are not NaN; NumPy's own loops differ in the sign of one."""
+    if a.dtype.kind not in "fc":
+        return False
+    bits = [np.where(np.isnan(x), x.dtype.type(np.nan), x).tobytes() for x in (a, b)]
+    return bits[0] == bits[1]
 
 
 class Beside(Capture):

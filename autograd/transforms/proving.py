@@ -21,11 +21,13 @@ from ..compiler.nodes import Refused
 from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state
+from ..errors import CaptureError
 from ..optim.base import Optimizer
 from .guards import Form, others_may_read
 from .memory import Beside, Left, Memory, is_large
 from .reach import Reach
 from .recorder import Recorder
+from .replay import compiled
 from .tracing import TracedRun, traced_run
 
 __all__ = ["proved_run"]
@@ -53,28 +55,49 @@ def proved_run(
     start = perf_counter()
     reach = Reach(roots, before.reach)
     left = Left(reach, found)
-    after = Memory(reach)
+    is_alone = state.distribution.is_alone
+    after = before.anew(reach)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             before.give_back()
             made, why = traced_run(recorder, results, given.arrays)
+            if made is not None:
+                before.give_back()
+                why = _fault(made, form, left)
+            if why and is_alone:
+                before.give_back()
+                _require_rows(compiled(recorder, results, len(form.arrays)), form, left)
             if made is None:
                 return None, why
-            before.give_back()
-            why = _fault(made, form, left)
             for seed, is_far in ((1, False), (2, True)):
-                if not why and state.distribution.is_alone:
+                if not why and is_alone:
                     made.program.may_name_rows = is_far
                     why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared)
             made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
+    except CaptureError:
+        raise
     except Refused as error:
         return None, str(error)
     except Exception as error:  # the step has run: a fault in the program leaves the rows
         return None, f"{type(error).__name__}: {error}"
     finally:
         after.give_back()
+
+
+def _require_rows(replay: Callable[..., Any], form: Form, left: Left) -> None:
+    """Raise CaptureError if the recorded calls, made once more, leave other values than the step has left."""
+    try:
+        other = left.difference(replay(*form.arrays))
+    except Departed:
+        return
+    if other:
+        raise CaptureError(
+            f"capture: the recorded calls, made once more, do not leave what the step has left: {other}\n  The step "
+            "changes it by NumPy or Python, which is not recorded\n  fix: operations of autograd, whose result is "
+            "returned; or call the step itself"
+        )
 
 
 def _fault(made: TracedRun, form: Form, left: Left) -> str:
@@ -96,8 +119,8 @@ def _fault_of_others(
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
     reach = Reach(roots, before.reach)
-    _move(reach, made, compared)
-    start = Memory(reach)
+    _move(reach, made, before, compared)
+    start = before.anew(reach)
     try:
         with Beside():
             result = step(*other.structure.rebuild(other.leaves))
@@ -112,10 +135,11 @@ def _fault_of_others(
     return path and f"another value where arguments and state have others: {path}"
 
 
-def _move(reach: Reach, made: TracedRun, compared: Sequence[Any]) -> None:
+def _move(reach: Reach, made: TracedRun, before: Memory, compared: Sequence[Any]) -> None:
     """Give parameters, the state of optimizers, and arrays of the program other values, but for those compared.
 
-    Other threads may read what the step only reads, as that of a server does, so that it stays where there are some.
+    They are given back after the proof. Other threads may read what the step only reads, as that of a server does, so
+    that it stays where there are some.
     """
     written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
     is_shared = others_may_read()
@@ -123,7 +147,8 @@ def _move(reach: Reach, made: TracedRun, compared: Sequence[Any]) -> None:
     owners = {id(owner_of(x)) for x in compared}
     for x in _arrays_in(reach):
         owner = id(owner_of(x))
-        if owner not in owners and x.flags.writeable and x.size and (not is_shared or owner in written):
+        is_free = owner not in owners and before.has(x) and (not is_shared or owner in written)
+        if is_free and x.flags.writeable and x.size:
             x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)
 
 

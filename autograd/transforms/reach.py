@@ -24,7 +24,7 @@ import io
 import operator
 import sys
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import repeat
 from types import (
@@ -187,11 +187,12 @@ class Reach:
         self._names: set[str] = {"forward"} if like is None else set(like._names)
         self._asked: set[str] = set() if like is None else set(like._asked)  # names asked for, which may not be there
         self._all: bool = like is not None and like._all
+        self._pairs: set[tuple[str, str]] = set() if like is None else set(like._pairs)  # names, and their attributes
         self._makes: set[type] = set() if like is None else set(like._makes)  # classes that code can call
         self._quick: Callable[[], Iterable[Any]] | None = None
         known: Any = None
-        while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
-            known = len(self._names), len(self._makes), self._all
+        while known != (now := (len(self._names), len(self._pairs), len(self._makes), self._all)):
+            known = now  # until code names nothing more
             self._seen: dict[int, Any] = {}
             self.places: list[Place] = []
             self.arrays: dict[str, Any] = {}
@@ -269,16 +270,17 @@ class Reach:
 
     # -- the walk ----------------------------------------------------------------------------------------------------
     def _walk(self, roots: Iterable[tuple[str, Any]]) -> None:
-        waiting = deque(roots)
-        while waiting:
-            path, x = waiting.popleft()
-            if isinstance(x, _ClassOf):
-                x = x.kind
-            elif isinstance(x, type):
-                self._makes.add(x)
-            if not isinstance(x, _PLAIN) and id(x) not in self._seen:
-                self._seen[id(x)] = x
-                waiting.extend(self._parts(path, x))
+        for root in roots:  # what one names has a path by it
+            waiting = deque([root])
+            while waiting:
+                path, x = waiting.popleft()
+                if isinstance(x, _ClassOf):
+                    x = x.kind
+                elif isinstance(x, type):
+                    self._makes.add(x)
+                if not isinstance(x, _PLAIN) and id(x) not in self._seen:
+                    self._seen[id(x)] = x
+                    waiting.extend(self._parts(path, x))
 
     def _parts(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
         """The values that an object holds, each with its path. Its places are noted."""
@@ -289,6 +291,7 @@ class Reach:
                 self._attributes(path, x, "_requires_grad", holder=x)
                 self._attributes(path, x, "layout")
             else:
+                self._attributes(path, x, "array")
                 self.arrays[_unused(path, self.arrays)] = x.array
         elif isinstance(x, np.ndarray) and x.dtype != object:
             self.arrays[_unused(path, self.arrays)] = x
@@ -314,13 +317,8 @@ class Reach:
             yield path, x.func
         elif isinstance(x, type):
             yield from self._class(path, x)
-        elif isinstance(x, Optimizer) and not is_of_library(kind.__module__):
-            yield kind.__qualname__, _ClassOf(kind)
-            own = vars(x)
-            absent = sorted({name for each in kind.__mro__ for name in vars(each) if name in self._names} - own.keys())
-            self._add(path, [f".{name}" for name in absent], [(operator.contains, own, name) for name in absent])
-            for name in x.own_names():
-                yield from self._state(f"{path}.{name}", getattr(x, name))
+        elif isinstance(x, Optimizer):
+            yield from self._optimizer(path, x)
         elif isinstance(x, ModuleType):
             if not is_of_library(x.__name__):
                 yield from self._named(path, vars(x), self._names)
@@ -375,6 +373,25 @@ class Reach:
             self._add_open(path, lambda: [""], functools.partial(map, len, (x,)))
             yield from ((path, value) for value in x)
 
+    def _optimizer(self, path: str, x: Optimizer) -> Iterator[tuple[str, Any]]:
+        """Attributes of an optimizer that code names after the name of the optimizer; methods that may be assigned."""
+        kind, own = type(x), vars(x)
+        yield kind.__qualname__, _ClassOf(kind)
+        after = self._after(path) | {name for each in kind.__mro__ for name in vars(each) if name in self._names}
+        named, absent = sorted(after & own.keys()), sorted(after - own.keys())
+        self._add(path, [f".{name}" for name in absent], [(operator.contains, own, name) for name in absent])
+        self._add(path, [f".{name}" for name in named], [(operator.getitem, own, name) for name in named], own)
+        if is_of_library(kind.__module__):
+            yield from _functions_in(path, own.values())
+            return
+        for name in x.own_names():
+            yield from self._state(f"{path}.{name}", own[name])
+
+    def _after(self, path: str) -> set[str]:
+        """The attributes that code names directly after the name of an object, or asks for by name."""
+        last = path.rpartition(".")[2]
+        return self._asked | {name for of, name in self._pairs if of == last}
+
     def _state(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
         """The values of an attribute of an optimizer. The containers and objects that hold them are no places."""
         if not is_holder(x):
@@ -400,12 +417,16 @@ class Reach:
             self._add("", free, [(getattr, cell, "cell_contents") for cell in cells])
             yield from ((name, cell.cell_contents) for name, cell in zip(free, cells, strict=True))
         yield from self._named("", f.__globals__, names, shadows=True)
-        yield from ((name, sys.modules[name]) for name in _read_by(f.__code__).modules if name in sys.modules)
+        package = f.__globals__.get("__package__") or ""
+        for name in _read_by(f.__code__).modules:
+            yield from ((each, sys.modules[each]) for each in (name, f"{package}.{name}") if each in sys.modules)
+        yield from self._named(path, vars(f), [name for name in vars(f) if name in self._names or self._all])
 
     def _globals_read(self, of: CodeType) -> tuple[str, ...]:
         """The globals that a function reads. The attributes that it may read of any object are noted."""
         read = _read_by(of)
         self._all |= read.all
+        self._pairs |= read.pairs
         self._asked |= read.asked
         self._names |= read.names | self._asked
         return read.globals
@@ -445,7 +466,10 @@ class Reach:
     def _module(self, path: str, module: Module) -> Iterator[tuple[str, Any]]:
         d = vars(module)
         if is_of_library(type(module).__module__):
-            yield from self._named(path, d, [name for name in d if not name.startswith("_")])
+            after = self._after(path)
+            yield from self._named(path, d, [name for name in d if not name.startswith("_") or name in after])
+            absent = sorted((after | {"forward"}) - d.keys())
+            self._add(path, [f".{name}" for name in absent], [(operator.contains, d, name) for name in absent])
         else:
             yield from self._all_of(path, d)
         self._attributes(path, module, "training", holder=module)
@@ -557,28 +581,47 @@ class _Read(NamedTuple):
     asked: frozenset[str]  # names of attributes that stand as texts, if it asks for attributes by name
     all: bool  # whether it may read any attribute
     modules: tuple[str, ...]  # that it imports when it runs
+    pairs: frozenset[tuple[str, str]]  # attributes that follow a name directly, as ("opt", "lr") of ``opt.lr``
 
 
 @functools.lru_cache(4096)  # a capture walks ten times over the functions of a step; each reading costs 200 us or more
 def _read_by(of: CodeType) -> _Read:
     names, asked, may_all = set[str](), set[str](), False
     read, modules = dict[str, None](), dict[str, None]()
+    pairs = set[tuple[str, str]]()
     for code in _codes(of):
-        functions = set[str]()
-        for i in dis.get_instructions(code):
+        functions, constants, before = set[str](), set[str](), ""
+        lines = list(dis.get_instructions(code))
+        for i in lines:
             if "GLOBAL" in i.opname or i.opname == "LOAD_NAME":
                 functions.add(i.argval)
                 read[i.argval] = None
             elif i.opname == "IMPORT_NAME":
                 modules[i.argval] = None
+            elif i.opname == "LOAD_CONST" and isinstance(i.argval, str) and i.argval.isidentifier():
+                constants.add(i.argval)
+            if "ATTR" in i.opname or i.opname == "LOAD_METHOD":
+                pairs.add((before, i.argval))
+            before = i.argval if isinstance(i.argval, str) else ""
         found = set(code.co_names)
-        strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
         by_name = bool(functions & _READS_ONE) or "attrgetter" in found
         may_all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
-        may_all |= by_name and not strings
-        asked |= strings if by_name else set()
+        may_all |= by_name and not _names_are_texts(lines)
+        asked |= constants if by_name else set()
         names |= found
-    return _Read(tuple(read), frozenset(names), frozenset(asked), may_all, tuple(modules))
+    return _Read(tuple(read), frozenset(names), frozenset(asked), may_all, tuple(modules), frozenset(pairs))
+
+
+def _names_are_texts(lines: Sequence[dis.Instruction]) -> bool:
+    """Whether each call that asks for an attribute by its name has a text as second argument."""
+    calls = [k for k, i in enumerate(lines) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME") and i.argval in _READS_ONE]
+    for k in calls:
+        end = next((j for j in range(k, len(lines)) if lines[j].opname == "CALL"), k)
+        given = [i for i in lines[k + 1 : end] if i.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
+        places = {2: [given[-1:]], 3: [given[-2:-1], given[1:2]]}.get(lines[end].arg or 0, [])
+        if not any(i.opname == "LOAD_CONST" and isinstance(i.argval, str) for each in places for i in each):
+            return False
+    return True
 
 
 def _slots(kind: type) -> list[str]:

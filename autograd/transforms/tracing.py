@@ -34,6 +34,7 @@ from ..engine.tensor import Tensor
 from ..errors import SITES
 from ..optim.base import Optimizer, whole_step
 from ..random.keys import get_state, set_state
+from .guards import others_may_read
 from .reach import is_holder, is_of_library
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in, view
 
@@ -123,6 +124,8 @@ class TracedStep:
         self.read_anew: list[tuple[Callable[[], Any], Any]] = []
         self._number_of: dict[int, Traced] = {}
         self._stale = False  # whether Python may have changed parameters
+        # While a function is traced that changes parameters, gradients or buffers, they are no arrays.
+        self._is_shared = others_may_read()
         for i, x in enumerate(self.inputs):
             self._env[i] = Opaque(i) if x is NOTHING else self.trace.new(x, "argument", key=i)
         for i, row in enumerate(self.rows):
@@ -204,6 +207,7 @@ class TracedStep:
             try:
                 if row.slot in self.barred:
                     raise Refused("is barred")
+                self.require_alone()
                 made = {name: self.trace.state(x) for name, x in before.items()}
                 own.update(made)
                 with tracing(self.trace):
@@ -218,6 +222,11 @@ class TracedStep:
                 self._python(i, row, error)
             finally:
                 own.update(before)
+
+    def require_alone(self) -> None:
+        """Refuse to trace what changes something that another thread may read."""
+        if self._is_shared:
+            raise Refused("it changes what another thread may read while it is traced")
 
     def _step(self, i: int, row: Row) -> None:
         """Trace the step of an optimizer, or leave it to Python."""
@@ -392,6 +401,7 @@ class TracedStep:
 
     def _change_gradients(self, row: Row) -> None:
         """Trace a function that gives leaves other gradients."""
+        self.require_alone()
         args, leaves = self._resolved(row.args), [x for x in row.args if isinstance(x, Leaf)]
         known = [self.gradients.get(id(leaf)) for leaf in leaves]
         if self._lost or any(g is None and id(leaf) not in self.cleared for g, leaf in zip(known, leaves, strict=True)):
@@ -728,6 +738,7 @@ class _Stepper:
 
     def trace(self) -> None:
         optimizer = self.optimizer
+        self.step.require_alone()
         if optimizer.run_updates is not None or optimizer.rounding is not None or not isinstance(optimizer, Optimizer):
             raise Refused("the updates of this optimizer are made elsewhere")
         if type(optimizer).step is not Optimizer.step:
@@ -1031,7 +1042,7 @@ class TracedRun:
             read = memory.text(x if is_operand else x.operand, name) + ("" if is_operand else "[()]")
         else:
             read = f"{name(_getter(x, memory))}(frame)"
-        if is_operand and x.buffer.kind not in ("argument", "state"):  # those are views, as in the step
+        if is_operand and x.buffer.kind not in ("argument", "state", "gradient"):  # those are views, as in the step
             read += ".copy()"
         if layout == "":
             return [f"r{k} = {read}"]

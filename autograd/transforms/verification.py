@@ -48,12 +48,13 @@ class Comparison:
 
     Attributes
     ----------
-    found : object
-        What the replay has returned.
+    found, result : object
+        What the replay has returned, and the step itself, whose gradients and results the program may write to.
     """
 
     def __init__(self, guard: Guard, replay: Callable[[], Any]):
         start = perf_counter()
+        self.result: Any = None
         self._reach = guard.reach
         self._before = Memory(self._reach) if guard.is_left_other else Memory.of(self._reach, guard.changing)
         ready = perf_counter()
@@ -74,8 +75,8 @@ class Comparison:
         left = Left(self._reach, self.found)
         self._before.give_back()
         with Beside(together):
-            result = step(*args)
-        other = left.difference(flatten(result)[0])
+            self.result = step(*args)
+        other = left.difference(flatten(self.result)[0])
         self._seconds += perf_counter() - start
         return other
 

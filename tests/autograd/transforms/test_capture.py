@@ -42,7 +42,7 @@ def batches(steps: int = STEPS, dtype: str = "float32") -> list[tuple[Any, Any]]
 
 # -- every operation ---------------------------------------------------------------------------------------------------
 FRESH = "neither an argument of the step nor computed from one"
-MAY_REFUSE = (FRESH, "boolean array as an index", "one truth value", "decides on a computed value")
+MAY_REFUSE = (FRESH, "boolean array as an index", "decides on a computed value")
 
 
 TOGETHER = 16

@@ -569,7 +569,7 @@ def test_a_constant_of_an_array_of_the_program_is_computed_anew(name: str) -> No
             values[...] = values == 0 if values.dtype.kind == "b" else 5
         assert bits(do(_x(i))) == bits(step(_x(i))), i
     assert do.replays == 8
-    assert [x is getattr(array, "array", array) for x, _ in do._last.guard.contents] == [True]
+    assert [x is array for x, _ in do._last.guard.contents] == [True]
 
 
 def test_an_array_of_the_program_that_operations_read_is_not_compared() -> None:
