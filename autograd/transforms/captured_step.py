@@ -154,7 +154,7 @@ class CapturedStep:
             try:
                 found = plan.enter(args)
             except Departed:
-                return self._general(args, plan)
+                return self._decided_otherwise(args, plan)
             except UNTYPED as error:
                 self._count_error()
                 _raise_typed(error)
@@ -165,6 +165,22 @@ class CapturedStep:
                 self._replayed += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
+
+    def _decided_otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan) -> Any:
+        """A call whose decisions on data are not those of the last plan, and may be those of another one."""
+        for _, plan in self._made if state.distribution.is_alone else ():
+            if plan is not departed and isinstance(plan, _Plan):
+                try:
+                    found = plan.enter(args)
+                except Departed:
+                    continue
+                except UNTYPED as error:
+                    _raise_typed(error)
+                if found is not None:
+                    self._last = plan
+                    self._replayed += 1
+                    return found[0] if plan.is_single else plan.structure.rebuild(found)
+        return self._general(args, departed)
 
     def _elsewhere(self, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """A call in another thread, or with keywords, each of which has records of its own."""
@@ -528,6 +544,7 @@ class CapturedStep:
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
+                f"{_of_draws(run.recorder)}"
             )
         return True
 
@@ -579,7 +596,7 @@ class CapturedStep:
                 f"capture: with other values of its arguments, the step is not the same calls: {fault}\n  needed: a "
                 "step whose operations, and constants, do not depend on the values of arguments\n  fix: compute the "
                 "value from arguments of the step by operations of autograd, as ag.tensor(x) / 255 in the place of "
-                "ag.tensor(x / 255); or call the step itself"
+                f"ag.tensor(x / 255); or call the step itself{_of_draws(recorder)}"
             )
         return all(form.arrays[at].tobytes() != other.arrays[at].tobytes() for at in recorder.casts)
 
@@ -796,6 +813,12 @@ class _LaunchPlan:
 def _may_hold_other(x: Any) -> bool:
     is_ordinary = x.__class__ is np.ndarray and x.dtype.kind in ORDINARY
     return is_ordinary and bool(x.size) and x.flags.writeable and not is_large(x)
+
+
+def _of_draws(recorder: Recorder) -> str:
+    """The fix for a value that NumPy may have computed from a random draw, which is an array; "" if there is none."""
+    has_draws = any(getattr(row.function, "__module__", "").startswith("autograd.random.") for row in recorder.rows)
+    return "\n  or:  ag.tensor(draw), before you compute with what autograd.random has drawn" if has_draws else ""
 
 
 def _may_be_written(x: Any) -> bool:

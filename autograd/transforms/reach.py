@@ -120,7 +120,8 @@ class Change:
         self.path, self.before, self.after, self.holder, self.key = path, before, after, holder, key
 
     def __str__(self) -> str:
-        return f"{self.path} was {short(self.before)} and is {short(self.after)}"
+        before, after = short(self.before), short(self.after)
+        return f"{self.path} was {before} and is {after if after != before else f'another {after}'}"
 
     @property
     def again(self) -> Callable[[], Any] | None:

@@ -85,12 +85,15 @@ class Row:
         the error that it raises, has the result None; where it comes after a change, it is not expected.
     of : tuple or None
         The operation, and "y" or the operand whose cotangent it is.
+    is_cleared : bool
+        Whether it adds to a gradient that the step has removed before, as it would again.
     name : str
     site : tuple of (str, int)
         The line of the program.
     """
 
-    __slots__ = ("args", "changes", "expected", "function", "name", "of", "parts", "site", "slot", "value", "words")
+    __slots__ = ("args", "changes", "expected", "function", "is_cleared", "name", "of", "parts", "site", "slot",
+                 "value", "words")  # fmt: skip
 
     def __init__(
         self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool | str, expected: bool
@@ -98,6 +101,7 @@ class Row:
         self.function, self.args, self.words, self.name = function, args, words, name
         self.changes, self.expected, self.site = changes, expected, find_site()
         self.of: Any = None
+        self.is_cleared = False
         self.slot = -1
         self.parts: dict[tuple[int, ...], int] = {}
         self.value: Any = None
@@ -109,7 +113,8 @@ class Row:
     @property
     def can_be_again(self) -> bool:
         """Whether what it changes can be changed again by the step itself, after a replay has departed."""
-        return self.function is remove_gradients or self.function is assign or self.changes == "keys"
+        again = self.is_cleared or self.changes == "keys"
+        return again or self.function is remove_gradients or self.function is assign
 
     def is_early(self, known: Container[int]) -> bool:
         """Whether a replay can make the call before it changes something: its operands are known, and none learned."""
@@ -223,6 +228,7 @@ class Recorder(Capture):
         self.stateful: list[Any] = []  # objects that were followed
         self.changing: dict[int, Any] = {}  # what rows change, such as parameters and optimizers
         self._axes: set[str] = set()  # along which rows communicate
+        self._cleared: set[int] = set()  # the ids of leaves whose gradients were removed
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
@@ -445,7 +451,11 @@ class Recorder(Capture):
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         if changes:
-            self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
+            whole = {id(x.value): x.value for x in args if x.__class__ is Whole}
+            self.changing |= whole
+            if function is remove_gradients:
+                self._cleared |= whole.keys()
+            row.is_cleared = function in (accumulate, adopt) and self._cleared >= whole.keys()
         if changes == "messages":
             self._axes.update(args[0].value.axes)
         return row

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import nn, optim
+from autograd import nn, optim, random
 from autograd.errors import CaptureError
 
 Made = tuple[Callable[[Any], Any], Callable[[], Any]]
@@ -369,3 +369,43 @@ def test_names_of_parameters_may_be_given_between_two_recordings() -> None:
             model.state_dict()
         do(drawn(i).astype("float32"))
     assert do.replays == 4
+
+
+def test_a_decision_on_the_loss_has_a_program_for_each_result() -> None:
+    """The gradients have been removed in the step, so that it may run anew where it decides otherwise."""
+    found = []
+    for is_captured in (False, True):
+        w = ag.Parameter(np.ones((5, 4)))
+        opt = optim.SGD([w], 0.01)
+
+        def step(x: Any, w: Any = w, opt: Any = opt) -> Any:
+            opt.zero_grad()
+            with ag.Tape() as tape:
+                loss = ((w - x) ** 2).sum()
+            tape.backward(loss)
+            if loss > 30.0:
+                opt.step()
+            return loss
+
+        do: Any = ag.capture(step) if is_captured else step
+        found.append([[bits(do(drawn(i))), bits(w), bits(w.grad)] for i in range(40)])
+    assert found[0] == found[1]
+    assert do.departures <= 8 and do.replays >= 28
+    assert "stays a call of Python" not in str(do)
+
+
+def test_arithmetic_of_numpy_with_a_draw_is_refused_with_its_fix() -> None:
+    def step(x: Any, key: Any) -> Any:
+        return (x + 0.1 * random.normal(key, x.shape)).sum()
+
+    def mended(x: Any, key: Any) -> Any:
+        return (x + 0.1 * ag.tensor(random.normal(key, x.shape))).sum()
+
+    do, mended_step = ag.capture(step), ag.capture(mended)
+    with pytest.raises(CaptureError, match=r"or:  ag.tensor\(draw\), before"):
+        for i in range(6):
+            do(drawn(i), random.Key(0).at(i))
+    for i in range(9):
+        args = drawn(i), random.Key(0).at(i)
+        assert bits(mended_step(*args)) == bits(step(*args))
+    assert mended_step.replays == 5
