@@ -12,10 +12,9 @@ import numpy as np
 from ..errors import CaptureError
 from . import machine
 from .calls import call_of, calls_of
-from .kernel_loops import loop_row
 from .linear_algebra import matrix_row, product_row
 from .loops import Loop, Pointer, Unsupported
-from .machine import Row, Table, compile_loops, is_available, ufunc_row
+from .machine import Row, Table, compile_loops, is_available, loop_row, ufunc_row
 from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, texts_of

@@ -19,7 +19,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..kernels import stands_for
 from .build import is_available
-from .kernel_loops import arguments_of
+from .machine import arguments_of
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused, extent
 from .numbers import Number
 

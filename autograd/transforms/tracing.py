@@ -958,7 +958,7 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def _form(x: Any) -> Any:
-    """What a program needs of a value that it reads anew: the class of a number; of an array more."""
+    """The form of a value that is read anew, as a program needs it: the class of a number; of an array more."""
     return type(x) if isinstance(x, np.generic) else (type(x), x.dtype, x.shape, x.strides)
 
 

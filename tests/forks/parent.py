@@ -124,7 +124,7 @@ def run(program: Program) -> None:
         for name in ("collectives.checks.modes", "collectives"):
             importlib.reload(sys.modules[name])
         if os.environ.get("RINGTAPE_COMPILED") == "0":
-            for cached in (compiled._loops, compiled._found):
+            for cached in (compiled.compiled_loops, compiled._found):
                 cached.cache_clear()
     for file in others:
         number = int(os.environ["PMI_FD"])
