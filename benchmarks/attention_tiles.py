@@ -22,6 +22,7 @@ import numpy as np
 
 from autograd.arrays import allow_tf32, runtime_of
 from autograd.arrays.device import to_device
+from autograd.kernels.attention import parts
 from autograd.kernels.cuda import attention
 from autograd.kernels.cuda.attention import Tile
 
@@ -64,20 +65,21 @@ def main() -> None:
     allow_tf32(given.dtype == "tf32")
     dtype = np.dtype("float32" if given.dtype == "tf32" else given.dtype)
     host = np.random.default_rng(0).standard_normal((1, given.tokens, 3, given.heads, given.width)).astype(dtype)
-    q, k, v = attention._parts(to_device(host, "cuda"))
+    q, k, v = parts(to_device(host, "cuda"))
     options = not given.full, given.width**-0.5
     runtime: Any = runtime_of(type(q))
     stream = runtime.current_stream()
     full = next(w for w in attention.WIDTHS if w >= given.width)
     column = (full > 64) + (full > 128)
-    out, kept = attention._attention((q, k, v), options, True)
+    kernel = attention.attention_kernel
+    out, kept = kernel.forward((q, k, v), options, True)
     products = 2 * given.heads * given.tokens**2 * given.width * (1.0 if given.full else 0.5)
 
     def forward() -> Any:
-        return attention._attention((q, k, v), options, True)
+        return kernel.forward((q, k, v), options, True)
 
     def backward(wanted: tuple[bool, bool, bool]) -> Callable[[], Any]:
-        return lambda: attention._attention_backward(out, kept, (q, k, v), options, wanted, False)
+        return lambda: kernel.backward(out, kept, (q, k, v), options, wanted, False)
 
     for part, run, count in (("FORWARD", forward, 2), ("QUERIES", backward((True, False, False)), 3),
                              ("KEYS", backward((False, True, True)), 4)):  # fmt: skip

@@ -19,12 +19,13 @@ Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import Kernel
+from .blocks import wide
 from .softmax import SAFE, exponentials
 
 SCORE_BYTES = 1 << 19
@@ -206,83 +207,81 @@ def _like_tokens_first(x: Any, shape: tuple[int, ...]) -> Any:
     """An empty array (..., heads, tokens, width), stored as (..., tokens, heads, width) if `x` is."""
     *lead, heads, tokens, width = shape
     if x.ndim > 2 and x.strides[-3] < x.strides[-2]:
-        return np.empty((*lead, tokens, heads, width), x.dtype, like=x).swapaxes(-2, -3)
-    return np.empty(shape, x.dtype, like=x)
+        return np.empty_like(x, shape=(*lead, tokens, heads, width), order="C").swapaxes(-2, -3)
+    return np.empty_like(x, shape=shape, order="C")
 
 
-def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    q, k, v = xs[:3]
-    mask = xs[3] if len(xs) > 3 else None
-    causal, scale = options
-    out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
-    kept = attend(q, k, v, mask, causal, scale, out, keep)
-    return out, (*kept, out) if keep else None
-
-
-def _attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    q, k, v = xs[:3]
-    causal, scale = options
-    *kept, out = kept
-    found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip((q, k, v), wanted, strict=False)]
-    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, kept, *found)
-    return (*found, None)[: len(xs)]
-
-
-def _parts(x: Any) -> list[Any]:
+def parts(x: Any) -> list[Any]:
     """Views of q, k and v, (..., heads, tokens, width), in an array (..., tokens, 3, heads, width)."""
     return [x[..., i, :, :].swapaxes(-2, -3) for i in range(3)]
 
 
-def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x = xs[0]
-    (q, k, v), (causal, scale) = _parts(x), options
-    out = np.empty((*x.shape[:-3], *x.shape[-2:]), x.dtype, like=x)
-    kept = attend(q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out.swapaxes(-2, -3), keep)
-    return out, (*kept, out) if keep else None
+def kernels_of(
+    attend: Callable[..., Any], attend_backward: Callable[..., None],
+    takes: Callable[[Sequence[Any]], bool] | None = None,
+) -> tuple[Kernel, Kernel, Kernel]:  # fmt: skip
+    """The kernels of attention, of q, k and v apart and in one array, and of a block, made of two functions of views.
 
-
-def _self_attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    *kept, out = kept
-    dx = np.empty_like(xs[0], order="C")
-    (q, k, v), (dq, dk, dv), (causal, scale) = _parts(xs[0]), _parts(dx), options
-    ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
-    attend_backward(
-        ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, kept, dq, dk, dv
-    )
-    return (dx, None)[: len(xs)]
-
-
-def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    """The output for some of the keys, with L, [..., heads, tokens]; nothing is kept.
-
-    The output for all keys is the mean of those of the blocks, with the weights ``exp(L_block - L)``, where L is the
-    logarithm of the sum of all ``exp(L_block)``.
+    What `attend` returns is kept for `attend_backward`; see those of this file.
     """
-    (q, k, v), (causal, scale) = xs, options
-    out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
-    log_sums = np.empty(q.shape[:-1], q.dtype, like=q)
-    attend(q, k, v, None, causal, scale, out, False, log_sums)
-    return (out, log_sums), None
+
+    def attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        q, k, v = xs[:3]
+        out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
+        kept = attend(q, k, v, xs[3] if len(xs) > 3 else None, *options, out, keep)
+        return out, (out, kept) if keep else None
+
+    def attention_backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs[:3], wanted, strict=False)]
+        attend_backward(ct, *xs[:3], xs[3] if len(xs) > 3 else None, *options, *kept, *found)
+        return (*found, None)[: len(xs)]
+
+    def self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        x = xs[0]
+        out = np.empty_like(x, shape=(*x.shape[:-3], *x.shape[-2:]), order="C")
+        kept = attend(*parts(x), xs[1] if len(xs) > 1 else None, *options, out.swapaxes(-2, -3), keep)
+        return out, (out, kept) if keep else None
+
+    def self_attention_backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        out, kept = kept
+        dx, mask = np.empty_like(xs[0], order="C"), xs[1] if len(xs) > 1 else None
+        ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
+        attend_backward(ct, *parts(xs[0]), mask, *options, out, kept, *parts(dx))
+        return (dx, None)[: len(xs)]
+
+    def attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        """The output for some of the keys, with L, [..., heads, tokens]; nothing is kept.
+
+        The output for all keys is the mean of those of the blocks, with the weights ``exp(L_block - L)``, where L is
+        the logarithm of the sum of all ``exp(L_block)``.
+        """
+        q, k, v = xs
+        out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
+        log_sums = np.empty_like(q, wide(q.dtype), shape=q.shape[:-1], order="C")
+        attend(q, k, v, None, *options, out, False, log_sums)
+        return (out, log_sums), None
+
+    def attention_block_backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        """The contributions of a block to the cotangents of q, k and v.
+
+        `ct` is the cotangent of the output for all keys, the row sums of the product of the two minus the cotangent of
+        L, and L, for all keys.
+        """
+        ct, dots, log_sums = ct
+        found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True)]
+        attend_backward(ct, *xs, None, *options, None, (None, None, None), *found, log_sums, dots)
+        return found
+
+    return (
+        Kernel(attention, attention_backward, takes), Kernel(self_attention, self_attention_backward, takes),
+        Kernel(attention_block, attention_block_backward, takes),
+    )  # fmt: skip
 
 
-def _attention_block_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    """The contributions of a block to the cotangents of q, k and v.
-
-    `ct` is the cotangent of the output for all keys, the row sums of the product of the two minus the cotangent of L,
-    and L, for all keys.
-    """
-    (ct, dots, log_sums), (q, k, v), (causal, scale) = ct, xs, options
-    dq, dk, dv = (_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True))
-    attend_backward(ct, q, k, v, None, causal, scale, None, (None, None, None), dq, dk, dv, log_sums, dots)
-    return dq, dk, dv
-
-
-attention_kernel = Kernel(_attention, _attention_backward)
-attention_block_kernel = Kernel(_attention_block, _attention_block_backward)
-self_attention_kernel = Kernel(_self_attention, _self_attention_backward)
+attention_kernel, self_attention_kernel, attention_block_kernel = kernels_of(attend, attend_backward)

@@ -1,9 +1,11 @@
-"""Helpers of the host's kernels: slices of blocks, and arrays as matrices or vectors."""
+"""Helpers of kernels: slices of blocks, arrays as matrices or vectors, and the dtype of sums."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 BLOCK_BYTES = 1 << 18  # a block and its intermediate results stay in a second-level cache
 
@@ -23,3 +25,8 @@ def rows(x: Any) -> Any:
 def flat(x: Any) -> Any:
     """All elements of `x` in order, a view where it is contiguous."""
     return (x if x.flags.c_contiguous else x.copy()).reshape(-1)
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which a kernel computes elements of a dtype."""
+    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)

@@ -21,8 +21,8 @@ import numpy as np
 
 from ...arrays import tf32_allowed
 from ...arrays.runtime import Program
-from .. import Kernel
-from .program import Launch, launch_known, program, type_name
+from ..attention import kernels_of
+from .program import Launch, launch_known, program, type_name, wide
 
 WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 """The widths of tiles. Operands of other widths have the next larger one, filled with zeros."""
@@ -145,33 +145,27 @@ def _mask(mask: Any, q: Any) -> tuple[Any, tuple[int, ...], int]:
     return mask, strides, _BOOLEANS if mask.dtype == bool else _ADDENDS
 
 
-def _wide(dtype: Any) -> Any:
-    """The dtype of sums."""
-    return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-
-
-def _tokens_first(x: Any, shape: tuple[int, ...]) -> Any:
-    """An empty array (..., heads, tokens, width), stored as (..., tokens, heads, width) if `x` is."""
-    *lead, heads, tokens, width = shape
-    if x.ndim > 2 and x.strides[-3] < x.strides[-2]:
-        return np.empty_like(x, shape=(*lead, tokens, heads, width), order="C").swapaxes(-2, -3)
-    return np.empty_like(x, shape=shape, order="C")
-
-
 def _sizes(q: Any, k: Any, v: Any, causal: bool, scale: float) -> list[Any]:
     """The last arguments of the kernels. Query i attends to the keys up to i + reach."""
     heads, queries, width = q.shape[-3:]
     own, keys = k.shape[-3:-1]
     reach = keys - queries if causal else keys
     numbers = (heads, heads // own if own else 1, queries, keys, width, v.shape[-1], reach)
-    return [*map(np.int32, numbers), _wide(q.dtype).type(scale)]
+    return [*map(np.int32, numbers), wide(q.dtype).type(scale)]
 
 
 # -- forward and backward ----------------------------------------------------------------------------------------------
 
 
-def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, log_sums: Any = None) -> None:
-    """Write the output to `out`, and the logarithms of the sums of exponentials, contiguous, to `log_sums` if given."""
+def attend(
+    q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool, log_sums: Any = None
+) -> Any:
+    """Write the output to `out`, and the logarithms of the sums of exponentials to `log_sums`, contiguous if given.
+
+    They are what is kept for backward.
+    """
+    if keep:
+        log_sums = np.empty_like(q, wide(q.dtype), shape=q.shape[:-1], order="C")
     mask, mask_strides, kind = _mask(mask, q)
     found = kernels(q.dtype, max(q.shape[-1], v.shape[-1]), kind)
     q, k, v, out = map(_four, (q, k, v, out))
@@ -185,22 +179,27 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
 
     key = _key(q, k, v, out), mask_strides, causal, scale
     launch_known(found.program, found.name("attend<"), key, make, q, k, v, mask, out, log_sums)
+    return log_sums
 
 
 def attend_backward(
-    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, log_sums: Any, dots: Any,
-    dq: Any, dk: Any, dv: Any,
+    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, kept: Any,
+    dq: Any, dk: Any, dv: Any, log_sums: Any = None, dots: Any = None,
 ) -> None:  # fmt: skip
     """Write the cotangents to `dq`, `dk` and `dv`, except for those that are None.
 
-    `log_sums` are those of all keys. `dots` are the row sums of ``ct * out``, or None: then `out` is read.
+    For a block, `log_sums` are those of all keys, and `dots` are the row sums of ``ct * out``; `out` is not read.
     """
+    if dots is None:
+        log_sums = kept
+    else:
+        dots, log_sums = (x.astype(wide(q.dtype), order="C") for x in (dots, log_sums))
     mask, mask_strides, kind = _mask(mask, q)
     found = kernels(q.dtype, max(q.shape[-1], v.shape[-1]), kind)
     ct, q, k, v = map(_four, (ct, q, k, v))
     out, dq, dk, dv = (None if x is None else _four(x) for x in (out, dq, dk, dv))
     batch, heads, queries, _ = q.shape
-    terms = [np.empty_like(q, shape=(batch, heads, queries), dtype=_wide(q.dtype), order="C") for _ in range(2)]
+    terms = [np.empty_like(q, shape=(batch, heads, queries), dtype=wide(q.dtype), order="C") for _ in range(2)]
     rows = batch * heads * queries
 
     def make_terms() -> Launch:
@@ -235,78 +234,4 @@ def attend_backward(
             launch_known(found.program, name, (key, _key(dk, dv)), make_keys, *given, dk, dv)
 
 
-def _log_sums(q: Any) -> Any:
-    return np.empty_like(q, shape=q.shape[:-1], dtype=_wide(q.dtype), order="C")
-
-
-def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    q, k, v = xs[:3]
-    out, log_sums = _tokens_first(q, (*q.shape[:-1], v.shape[-1])), _log_sums(q) if keep else None
-    causal, scale = options
-    attend(q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, log_sums)
-    return out, (out, log_sums) if keep else None
-
-
-def _attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    q, k, v = xs[:3]
-    found = [_tokens_first(x, x.shape) if want else None for x, want in zip((q, k, v), wanted, strict=False)]
-    (causal, scale), (out, log_sums) = options, kept
-    dq, dk, dv = found
-    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, log_sums, None, dq, dk, dv)
-    return (*found, None)[: len(xs)]
-
-
-def _parts(x: Any) -> list[Any]:
-    """Views of q, k and v, (..., heads, tokens, width), in an array (..., tokens, 3, heads, width)."""
-    return [x[..., i, :, :].swapaxes(-2, -3) for i in range(3)]
-
-
-def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x = xs[0]
-    (q, k, v), (causal, scale) = _parts(x), options
-    out = np.empty_like(x, shape=(*x.shape[:-3], *x.shape[-2:]), order="C")
-    log_sums = _log_sums(q) if keep else None
-    attend(q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out.swapaxes(-2, -3), log_sums)
-    return out, (out, log_sums) if keep else None
-
-
-def _self_attention_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    (out, log_sums), (causal, scale) = kept, options
-    dx = np.empty_like(xs[0], order="C")
-    (q, k, v), (dq, dk, dv), mask = _parts(xs[0]), _parts(dx), xs[1] if len(xs) > 1 else None
-    ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
-    attend_backward(ct, q, k, v, mask, causal, scale, out, log_sums, None, dq, dk, dv)
-    return (dx, None)[: len(xs)]
-
-
-def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    """The output for some of the keys, with L, [..., heads, tokens], in float32 for operands of 16 bits."""
-    (q, k, v), (causal, scale) = xs, options
-    out, log_sums = _tokens_first(q, (*q.shape[:-1], v.shape[-1])), _log_sums(q)
-    attend(q, k, v, None, causal, scale, out, log_sums)
-    return (out, log_sums), None
-
-
-def _attention_block_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    """The contributions of a block to the cotangents of q, k and v.
-
-    `ct` is the cotangent of the output for all keys, the row sums of the product of the two minus the cotangent of L,
-    and L, for all keys.
-    """
-    wide = _wide(xs[0].dtype)
-    dots, log_sums = (x.astype(wide, order="C") for x in ct[1:])
-    (q, k, v), (causal, scale) = xs, options
-    dq, dk, dv = (_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True))
-    attend_backward(ct[0], q, k, v, None, causal, scale, None, log_sums, dots, dq, dk, dv)
-    return dq, dk, dv
-
-
-attention_kernel = Kernel(_attention, _attention_backward, takes)
-attention_block_kernel = Kernel(_attention_block, _attention_block_backward, takes)
-self_attention_kernel = Kernel(_self_attention, _self_attention_backward, takes)
+attention_kernel, self_attention_kernel, attention_block_kernel = kernels_of(attend, attend_backward, takes)

@@ -11,6 +11,7 @@ from ...arrays import runtime_of
 from ...arrays.device import dtype_name
 from ...arrays.runtime import Program
 from ...errors import DtypeError
+from ..blocks import wide
 
 __all__ = ["NULL", "TYPES", "has_type", "launch", "launch_known", "program", "program_of", "type_name", "wide"]
 
@@ -20,11 +21,6 @@ TYPES = tuple(_TYPES.values())
 _HOST = frozenset((np.ndarray, bool, int, float, complex))
 NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
-
-
-def wide(dtype: Any) -> Any:
-    """The dtype in which a kernel computes elements of a dtype."""
-    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
 
 
 def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = (), last: str = "") -> Program:
