@@ -66,7 +66,7 @@ def _gelu_erf(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
     if x.dtype == np.float32:
         _cdf_float32(x, y, a, b)
     else:
-        normal_cdf(x, out=a)
+        a[...] = normal_cdf(x)
     if d is not None:
         d += a
     np.multiply(x, a, out=y)

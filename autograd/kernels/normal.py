@@ -40,7 +40,7 @@ def _ratio(table: Any, z: Any) -> Any:
     return above / below
 
 
-def normal_cdf(x: Any, out: Any = None) -> Any:
+def normal_cdf(x: Any) -> Any:
     """``P(x) = erfc(-x / sqrt(2)) / 2`` of arrays of any type, by plain functions.
 
     Small values have full relative accuracy, because they are computed as erfc and not as ``1 - erf``.
@@ -55,8 +55,4 @@ def normal_cdf(x: Any, out: Any = None) -> Any:
     tail = tail * (np.exp(-z * z) * 0.5)
     central = 0.5 * near * _ratio(_NEAR, near * near)
     y = np.where(z <= 0.46875, 0.5 - central, tail)  # P(-|x|)
-    y = np.where(x > 0, 1 - y, y)
-    if out is None:
-        return y
-    out[...] = y
-    return out
+    return np.where(x > 0, 1 - y, y)

@@ -13,9 +13,8 @@ import numpy as np
 
 from ...arrays.device import dtype_name
 from ..adam import numbers_of
-from .batch import THREADS, Batch
-from .program import NULL, launch, program, type_name
-from .values import by_value
+from .batch import Batch
+from .program import program, type_name
 
 __all__ = ["KINDS", "adam"]
 
@@ -61,12 +60,7 @@ def adam(
     assert p
     kind = kind_of(p[0], gradients[0], None if copies is None else copies[0])
     given = values(p[0].dtype, step, lr, betas, eps, weight_decay, decoupled, scale)
-    for first, work, addresses in batch.launches(gradients):
-        launch(
-            PROGRAM, f"adam<{kind}>", (len(work),), (THREADS,),
-            (batch.rows, work, np.int32(first), addresses, by_value(given), NULL if numbers is None else numbers,
-             NULL if lost is None else lost),
-        )  # fmt: skip
+    batch.update(PROGRAM, f"adam<{kind}>", gradients, given, numbers, lost)
 
 
 def values(

@@ -14,7 +14,9 @@ import numpy as np
 
 from ...arrays import runtime_of
 from ...arrays.capture import refuse
-from .values import on_device
+from ...arrays.runtime import Program
+from .program import NULL, launch
+from .values import by_value, on_device
 
 __all__ = ["MOST_ADDRESSES", "PIECE", "THREADS", "Batch", "Pieces", "pieces_of"]
 
@@ -111,6 +113,14 @@ class Batch(Pieces):
             elif len(mine) != len(given) or any(a is not b for a, b in zip(mine, given, strict=True)):
                 return False
         return True
+
+    def update(
+        self, program: Program, kernel: str, gradients: Sequence[Any], given: np.ndarray, numbers: Any, lost: Any
+    ) -> None:
+        """Launch a kernel that updates the arrays, by the numbers `given`, or by `numbers` on the device."""
+        others = by_value(given), NULL if numbers is None else numbers, NULL if lost is None else lost
+        for first, work, addresses in self.launches(gradients):
+            launch(program, kernel, (len(work),), (THREADS,), (self.rows, work, np.int32(first), addresses, *others))
 
 
 class _KeptPieces(dict[Any, Pieces]):

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from .adam import KINDS, kind_of
-from .batch import THREADS, Batch
-from .program import NULL, launch, program
-from .values import by_value
+from .batch import Batch
+from .program import program
 
 __all__ = ["momentum"]
 
@@ -39,12 +38,7 @@ def momentum(
     assert p
     kind = kind_of(p[0], gradients[0], None if copies is None else copies[0])
     given = values(p[0].dtype, lr, keep, share, weight_decay, nesterov, scale)
-    for first, work, addresses in batch.launches(gradients):
-        launch(
-            PROGRAM, f"momentum<{kind}>", (len(work),), (THREADS,),
-            (batch.rows, work, np.int32(first), addresses, by_value(given), NULL if numbers is None else numbers,
-             NULL if lost is None else lost),
-        )  # fmt: skip
+    batch.update(PROGRAM, f"momentum<{kind}>", gradients, given, numbers, lost)
 
 
 def values(
