@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.capture import current_capture
 from ..engine.leaves import Leaf
 from ..errors import ArgumentError
 from ..kernels import functions
 from .base import Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
+from .fused import Tables
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
@@ -123,35 +122,21 @@ class Adam(Optimizer):
 
     def _update_together(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         """Update parameters on a device that have taken equally many steps."""
-        arrays, rounding, group = [self.parameters[i].array for i in members], self.rounding, self._group
-        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
-        batch = self._tables.batch(
-            members, arrays, [self.first[i] for i in members], [self.second[i] for i in members], copies
-        )
 
-        def options() -> dict[str, Any]:
-            with self.using(group):
-                return {
-                    "step": self.counts[members[0]], "lr": self.lr, "betas": self.betas, "eps": self.eps,
-                    "weight_decay": self.weight_decay, "decoupled": self.decoupled,
-                }  # fmt: skip
+        def state() -> list[Any]:
+            return [[each[i] for i in members] for each in (self.first, self.second)]
 
-        def check() -> None:
-            current = ([each[i] for i in members] for each in (self.first, self.second))
-            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], *current, copies))
+        def numbers() -> dict[str, Any]:
+            return {
+                "step": self.counts[members[0]], "lr": self.lr, "betas": self.betas, "eps": self.eps,
+                "weight_decay": self.weight_decay, "decoupled": self.decoupled,
+            }  # fmt: skip
 
         def advance() -> None:
             for i in members:
                 self.counts[i] += 1
 
-        if (capture := current_capture()) is not None:
-            capture.before_replay(check=check, advance=advance)
-        on_device = functions("adam", type(arrays[0]))
-        on_device.adam(
-            batch, [contiguous(gradients[i]) for i in members], **options(),
-            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
-            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
-        )  # fmt: skip
+        self._tables.update(self, "adam", kind, members, gradients, state, numbers, advance)
 
     def forget(self) -> None:
         self._tables = Tables()

@@ -12,10 +12,7 @@ from ..arrays.device import runtime_of
 from ..errors import CaptureError
 from ..kernels import functions
 
-__all__ = [
-    "ON_HOST", "Rounding", "Tables", "contiguous", "is_supported", "numbers_of_step", "refuse_other_arrays",
-    "split_by_kernels", "squares",
-]  # fmt: skip
+__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "is_supported", "split_by_kernels", "squares"]
 
 
 ON_HOST = frozenset((np.ndarray, type(None)))
@@ -46,14 +43,39 @@ class Tables:
     def __init__(self) -> None:
         self._found: dict[tuple[int, ...], Any] = {}  # by the indices of parameters that a kernel updates together
 
-    def batch(self, members: Sequence[int], *columns: Sequence[Any] | None) -> Any:
-        """The `Batch`, the table of the arrays of some parameters."""
+    def update(
+        self, optimizer: Any, kernel: str, kind: str, members: Sequence[int], gradients: Sequence[Any],
+        state: Callable[[], Sequence[Any]], numbers: Callable[[], dict[str, Any]],
+        advance: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Update some parameters of an optimizer by a kernel of the types `kind`, which has the name of its file.
+
+        `state` returns the present arrays of the state, a list or None for each column of the kernel, and `numbers` the
+        hyperparameters that it takes. `advance` is called before each replay of a captured step.
+        """
+        rounding, group = optimizer.rounding, optimizer._group
+        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
+
+        def columns() -> list[Any]:
+            return [[optimizer.parameters[i].array for i in members], *state(), copies]
+
+        def options() -> dict[str, Any]:
+            with optimizer.using(group):
+                return numbers()
+
+        p = optimizer.parameters[members[0]].array
         key = tuple(members)
-        found = self._found.get(key)
-        if found is None or not found.holds(*columns):
-            assert columns[0]
-            found = self._found[key] = functions("batch", type(columns[0][0])).Batch(*columns)
-        return found
+        batch = self._found.get(key)
+        if batch is None or not batch.holds(*columns()):
+            batch = self._found[key] = functions("batch", type(p)).Batch(*columns())
+        if (capture := current_capture()) is not None:
+            capture.before_replay(check=lambda: _refuse_other_arrays(batch.holds(*columns())), advance=advance)
+        on_device = functions(kernel, type(p))
+        getattr(on_device, kernel)(
+            batch, [contiguous(gradients[i]) for i in members], **options(),
+            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
+            numbers=_numbers_of_step(batch, lambda: on_device.values(p.dtype, **options())),
+        )  # fmt: skip
 
     def __deepcopy__(self, memo: Any) -> Tables:
         return Tables()
@@ -86,7 +108,7 @@ def split_by_kernels(
     return fused, others
 
 
-def numbers_of_step(batch: Any, values: Callable[[], np.ndarray]) -> Any:
+def _numbers_of_step(batch: Any, values: Callable[[], np.ndarray]) -> Any:
     """Numbers of a step on the device, if the step is captured: they are written anew before each replay. Else None."""
     capture = current_capture()
     if capture is None:
@@ -108,7 +130,7 @@ def squares(xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: Any = 1
     return functions("squares", type(xs[0])).squares(xs, outs, scale, **options)
 
 
-def refuse_other_arrays(is_same: bool) -> None:
+def _refuse_other_arrays(is_same: bool) -> None:
     """Raise CaptureError at a replay if parameters or the state of their optimizer have new arrays."""
     if not is_same:
         raise CaptureError(

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy import add, multiply, subtract
 
-from ..arrays.capture import current_capture
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
 from .base import _BARE, Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
+from .fused import Tables
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -131,32 +130,18 @@ class SGD(Optimizer):
 
     def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
         """Update parameters on a device. The first velocity is the gradient, without dampening."""
-        arrays, rounding, group = [self.parameters[i].array for i in members], self.rounding, self._group
-        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
-        velocities = [self.velocity[i] for i in members] if self.momentum else None
+        has_velocity = bool(self.momentum)  # of this group
 
-        def options() -> dict[str, Any]:
-            with self.using(group):
-                return {
-                    "lr": self.lr, "keep": self.momentum, "share": 1 - dampening, "weight_decay": self.weight_decay,
-                    "nesterov": self.nesterov,
-                }  # fmt: skip
+        def state() -> list[Any]:
+            return [[self.velocity[i] for i in members] if has_velocity else None]
 
-        batch = self._tables.batch(members, arrays, velocities, copies)
+        def numbers() -> dict[str, Any]:
+            return {
+                "lr": self.lr, "keep": self.momentum, "share": 1 - dampening, "weight_decay": self.weight_decay,
+                "nesterov": self.nesterov,
+            }  # fmt: skip
 
-        def check() -> None:
-            current = [self.velocity[i] for i in members] if velocities is not None else None
-            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], current, copies))
-
-        if (capture := current_capture()) is not None:
-            capture.before_replay(check=check)
-        on_device = functions("momentum", type(arrays[0]))
-        on_device.momentum(
-            batch,
-            [contiguous(gradients[i]) for i in members], **options(),
-            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
-            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
-        )  # fmt: skip
+        self._tables.update(self, "momentum", kind, members, gradients, state, numbers)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
