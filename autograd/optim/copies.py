@@ -6,12 +6,27 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..arrays.half import is_half
 from ..engine.leaves import Leaf, Parameter
 from ..errors import ArgumentError, OptionError
 from .base import Optimizer
 from .groups import split
 
-__all__ = ["OfCopies"]
+__all__ = ["OfCopies", "copy_of", "wide_dtype"]
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """The dtype of a copy: float32 for parameters of 16 bits."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def copy_of(p: Leaf, array: Any) -> Parameter:
+    """A copy of a parameter, with an array that may be of another dtype or on another device."""
+    own = Parameter(np.zeros((), wide_dtype(p.array.dtype)), name=p.name, requires_grad=p.requires_grad)
+    own.array, own.layout = array, p.layout
+    return own
 
 
 class OfCopies:
@@ -83,6 +98,11 @@ class OfCopies:
     def steps(self) -> int:
         """The number of steps that were taken."""
         return self.optimizer.steps
+
+    def _take_names(self) -> None:
+        """Give the copies the layouts and names of the parameters."""
+        for p, own in zip(self._held, self._copies, strict=True):
+            own.layout, own.name = p.layout, p.name
 
     def after_first_step(self) -> Any:
         """This optimizer as a first step leaves it, without values; see `Optimizer`."""

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..arrays.capture import Whole, recorded
 from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
-from ..arrays.half import HALF, is_half, rounded
+from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
-from ..engine.leaves import Leaf, Parameter, constant
+from ..engine.leaves import Leaf, constant
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -32,7 +32,7 @@ from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, type
 from ..layouts.rank_values import rank_axes
 from ..whole import part_of, whole_of
 from .base import Optimizer
-from .copies import OfCopies
+from .copies import OfCopies, copy_of, wide_dtype
 from .fused import Rounding, is_supported, squares
 from .groups import ByParameter, matching, names_of
 from .hyperparameters import check_count, check_numbers
@@ -250,7 +250,7 @@ class MasterWeights(OfCopies):
         self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]], *args: Any,
         scaler: LossScaler | None = None, **kwargs: Any,
     ):  # fmt: skip
-        super().__init__(optimizer, params, args, kwargs, _master)
+        super().__init__(optimizer, params, args, kwargs, lambda p: copy_of(p, _widened(p.array)))
         self.parameters = self._copies
         self.scaler = LossScaler() if scaler is None else scaler
         if not isinstance(self.scaler, LossScaler):
@@ -327,10 +327,6 @@ class MasterWeights(OfCopies):
                 self._known[i], master.array = p.array, _widened(p.array)
         self._take_names()
 
-    def _take_names(self) -> None:
-        for p, master in zip(self._held, self.parameters, strict=True):
-            master.layout, master.name = p.layout, p.name
-
     def _unscale_on_device(self) -> None:
         """`unscale` of gradients on a device for master weights without a gradient, in one pass for each dtype."""
         by_dtype: dict[Any, list[tuple[Leaf, Leaf, Tensor]]] = {}
@@ -340,7 +336,7 @@ class MasterWeights(OfCopies):
                 by_dtype.setdefault(g.array.dtype, []).append((p, master, g))
         for dtype, members in by_dtype.items():
             given = [g.array for _, _, g in members]
-            wide = [np.empty_like(x, _wide_dtype(dtype)) for x in given]
+            wide = [np.empty_like(x, wide_dtype(dtype)) for x in given]
             self._is_finite = self._check_finite(given, wide) and self._is_finite
             for (p, master, g), array in zip(members, wide, strict=True):
                 p.zero_grad()
@@ -503,10 +499,10 @@ class MasterWeights(OfCopies):
             value = state_dict["masters"][places[i]]
             if value is not None and not is_absent(p.array):
                 step_check(p)
-                wide = _wide_dtype(p.array.dtype)
+                wide = wide_dtype(p.array.dtype)
                 part = part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name, wide).astype(wide)
                 if is_half(p.array.dtype):
-                    _refuse_infinite(_rounded(part, p.array.dtype), part, p)
+                    _refuse_infinite(rounded(part, p.array.dtype), part, p)
                 arrays[i] = move(part, p.array)
 
         def commit() -> None:
@@ -533,10 +529,6 @@ def _whole_step(weights: MasterWeights) -> Any:
     return np.array(weights.step())
 
 
-def _wide_dtype(dtype: Any) -> Any:
-    return np.dtype(np.float32) if is_half(dtype) else dtype
-
-
 def _has_kernels(x: Any) -> bool:
     """Whether an array is on a device with a runtime, contiguous and of a supported dtype."""
     return runtime_of(type(x)) is not None and is_supported(x)
@@ -545,16 +537,6 @@ def _has_kernels(x: Any) -> bool:
 def _widened(array: Any) -> Any:
     """A 16-bit array in float32; an array of another dtype itself, which the optimizer updates in place."""
     return array.astype(np.float32) if is_half(array.dtype) else array
-
-
-def _master(p: Leaf) -> Parameter:
-    master = Parameter(np.zeros((), _wide_dtype(p.array.dtype)), name=p.name, requires_grad=p.requires_grad)
-    master.array, master.layout = _widened(p.array), p.layout
-    return master
-
-
-def _rounded(value: Any, dtype: Any) -> Any:
-    return rounded(value) if dtype == HALF else value.astype(dtype)
 
 
 def _refuse_infinite(value: Any, wide: Any, p: Leaf) -> None:
@@ -573,7 +555,7 @@ def _copy(master: Leaf, p: Leaf) -> Any:
         return p.array
     value = master.array
     if is_half(p.array.dtype):
-        value = _rounded(value, p.array.dtype)
+        value = rounded(value, p.array.dtype)
         if device_of(value) == "cpu":  # on a GPU the next gradients tell
             _refuse_infinite(value, master.array, p)
     if isinstance(p.array, np.generic):

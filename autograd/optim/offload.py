@@ -19,17 +19,17 @@ import numpy as np
 
 from ..arrays.capture import refuse
 from ..arrays.device import runtime_of, to_host
-from ..arrays.half import HALF, is_half, rounded
+from ..arrays.half import is_half, rounded
 from ..arrays.runtime import Runtime
 from ..arrays.shape_only import is_absent
 from ..engine.distribution import ALONE
-from ..engine.leaves import Leaf, Parameter
+from ..engine.leaves import Leaf
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..errors import OptionError, typed_errors
 from ..whole import part_of, whole_of
 from .base import Optimizer, refuse_foreign_gradient
-from .copies import OfCopies
+from .copies import OfCopies, copy_of, wide_dtype
 from .fused import contiguous
 from .groups import ByParameter, matching, names_of
 from .hyperparameters import check_count
@@ -99,7 +99,7 @@ class Offload(OfCopies):
         chunk_bytes: int = 32 << 20, **kwargs: Any,
     ):  # fmt: skip
         check_count("Offload", 1, chunk_bytes=chunk_bytes)
-        super().__init__(optimizer, params, args, kwargs, _copy_of)
+        super().__init__(optimizer, params, args, kwargs, lambda p: copy_of(p, p.array))
         self.parameters = self._held
         self.digest_every, self.optimizer.digest_every = self.optimizer.digest_every, 0
         self.calls = 0
@@ -154,10 +154,6 @@ class Offload(OfCopies):
             if copy.array is not p.array and isinstance(p.array, np.generic):  # a number is not updated in place
                 p.array = copy.array
             self._known[i] = p.array
-
-    def _take_names(self) -> None:
-        for p, copy in zip(self.parameters, self._copies, strict=True):
-            copy.layout, copy.name = p.layout, p.name
 
     def _take_assigned(self) -> None:
         """Give the copies the values of parameters that were assigned."""
@@ -219,14 +215,6 @@ class Offload(OfCopies):
         return f"Offload({self.optimizer!r})"
 
 
-def _copy_of(p: Leaf) -> Parameter:
-    """The parameter that the optimizer updates: its array is that of `p`, or is on the host once a chunk has it."""
-    dtype = np.dtype(np.float32) if is_half(p.array.dtype) else p.array.dtype
-    copy = Parameter(np.zeros((), dtype), name=p.name, requires_grad=p.requires_grad)
-    copy.array, copy.layout = p.array, p.layout
-    return copy
-
-
 class _Chunk:
     """Parameters that are copied and updated together, with page-locked memory for their copies.
 
@@ -270,7 +258,7 @@ class _Pipeline:
         for chunk in self._chunks:
             arrays = [parameters[i].array for i in chunk.indices]
             chunk.gradients = dict(zip(chunk.indices, _views(buffers[chunk.slot], arrays), strict=True))
-            wide = [copies[i].array.size * _wide(copies[i].array.dtype).itemsize for i in chunk.indices]
+            wide = [copies[i].array.size * wide_dtype(copies[i].array.dtype).itemsize for i in chunk.indices]
             memory = runtime.pinned(sum(map(_aligned, wide)))
             for i, view in zip(chunk.indices, _views(memory, arrays, widen=True), strict=True):
                 copies[i].array = view
@@ -376,7 +364,7 @@ class _Pipeline:
             p, value = self._parameters[i], self._copies[i].array
             if i in chunk.bits:
                 bits = chunk.bits[i]
-                bits[...] = rounded(value) if bits.dtype == HALF else value.astype(bits.dtype)
+                bits[...] = rounded(value, bits.dtype)
                 value = bits
             if p.array.flags.c_contiguous:
                 self._runtime.copy(p.array, value, self._up)
@@ -388,10 +376,6 @@ class _Pipeline:
         chunk.uploaded.record(self._up)
 
 
-def _wide(dtype: Any) -> np.dtype[Any]:
-    return np.dtype(np.float32) if is_half(dtype) else np.dtype(dtype)
-
-
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
@@ -400,7 +384,7 @@ def _views(memory: np.ndarray, like: Sequence[Any], widen: bool = False) -> list
     """Arrays one after another in a buffer, of the shapes and dtypes of others, or of float32 in place of 16 bits."""
     found, start = [], 0
     for x in like:
-        dtype = _wide(x.dtype) if widen else x.dtype
+        dtype = wide_dtype(x.dtype) if widen else x.dtype
         size = x.size * dtype.itemsize
         found.append(memory[start : start + size].view(dtype).reshape(x.shape))
         start += _aligned(size)
