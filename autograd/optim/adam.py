@@ -100,12 +100,11 @@ class Adam(Optimizer):
             self._saved = (*self._saved, "largest")
 
     def check_numbers(self) -> None:
-        super().check_numbers()
         caller, betas = type(self).__name__, self.betas
         if not isinstance(betas, tuple | list) or len(betas) != 2:
             raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers")
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
-        check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
+        check_numbers(caller, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
 
     def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
         if self.amsgrad:  # the kernels have no third average

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..engine.leaves import Leaf
 from .base import Optimizer, decrease
-from .hyperparameters import check_numbers
 
 __all__ = ["Adagrad", "RMSprop"]
 
@@ -74,10 +73,6 @@ class Adagrad(Optimizer):
         self.sums: list[Any] = [None] * len(self.parameters)
         self.counts = [0] * len(self.parameters)
         self.check()
-
-    def check_numbers(self) -> None:
-        super().check_numbers()
-        check_numbers("Adagrad", **{name: getattr(self, name) for name in self._numbers})
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
@@ -157,11 +152,6 @@ class RMSprop(Optimizer):
         self.averages: list[Any] = [None] * len(self.parameters)
         self.velocity: list[Any] = [None] * len(self.parameters)
         self.check()
-
-    def check_numbers(self) -> None:
-        super().check_numbers()
-        numbers = {"alpha": self.alpha, "eps": self.eps, "weight_decay": self.weight_decay, "momentum": self.momentum}
-        check_numbers("RMSprop", **numbers)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:

@@ -198,8 +198,9 @@ class Optimizer:
                 self.check_numbers()
 
     def check_numbers(self) -> None:
-        """Raise an error for a hyperparameter that is out of range. Subclasses extend this."""
-        check_numbers(type(self).__name__, lr=self.lr)
+        """Raise an error for a hyperparameter that is out of range: below 0. Subclasses with others override this."""
+        names = [name for name in ("lr", *self._numbers) if name not in self._flags]
+        check_numbers(type(self).__name__, **{name: getattr(self, name) for name in names})
 
     @classmethod
     def legal_names(cls) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from ..engine.tensor import Tensor
 from ..layouts.layout import I, Layout, Rooted, V
 from .adam import Adam
 from .base import Optimizer, decrease
-from .hyperparameters import check_numbers
 from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device
 
 __all__ = ["LAMB", "LARS"]
@@ -119,10 +118,6 @@ class LARS(Optimizer):
         self.momentum, self.weight_decay, self.trust, self.eps, self.norm = momentum, weight_decay, trust, eps, norm
         self.velocity: list[Any] = [None] * len(self.parameters)
         self.check()
-
-    def check_numbers(self) -> None:
-        super().check_numbers()
-        check_numbers("LARS", **{name: getattr(self, name) for name in self._numbers})
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         p_norm, g_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)

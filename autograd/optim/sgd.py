@@ -89,8 +89,7 @@ class SGD(Optimizer):
     _flags = ("nesterov",)
 
     def check_numbers(self) -> None:
-        super().check_numbers()
-        check_numbers("SGD", momentum=self.momentum, weight_decay=self.weight_decay)
+        check_numbers("SGD", lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         check_numbers("SGD", -math.inf, dampening=self.dampening)
         if self.nesterov and (self.momentum <= 0 or self.dampening):
             raise OptionError(
