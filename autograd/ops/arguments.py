@@ -44,9 +44,10 @@ from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain
 from .indexing import SEQUENCES, getitem
 
 __all__ = [
-    "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "made_like",
-    "made_of", "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands", "option", "raw",
-    "refuse_addends", "refuse_parts", "run_plain", "stack", "strong", "tensors_in", "values", "zero_like",
+    "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "leaves",
+    "made_like", "made_of", "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands",
+    "option", "raw", "refuse_addends", "refuse_parts", "run_plain", "stack", "strong", "tensors_in", "values",
+    "zero_like",
 ]  # fmt: skip
 
 Axes = tuple[int, ...]
@@ -160,39 +161,45 @@ def computed(x: Any) -> Any:
     return given(x, state.grid) if state.recorder is not None and x.__class__ is np.ndarray else x
 
 
-def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """The first Tensor with such a label, and the label; (None, None) if there is none."""
+def leaves(xs: Iterable[Any]) -> list[Any]:
+    """The items of `xs` that are no lists and tuples, and those of lists and tuples nested in it."""
+    found = []
     for x in xs:
-        if x.__class__ in TENSORS and x.layout is not None:
-            for label in filter(is_such, x.layout.labels):
-                return x, label
-        if isinstance(x, list | tuple):
-            found = _first_labelled(x, is_such)
-            if found[0] is not None:
-                return found
-    return None, None
+        if isinstance(x, _NESTED):
+            found += leaves(x)
+        else:
+            found.append(x)
+    return found
+
+
+_NESTED = (list, tuple)  # found sooner than in a union
+
+
+def _labelled_tensors(xs: Iterable[Any]) -> list[Any]:
+    return [x for x in leaves(xs) if x.__class__ in TENSORS and x.layout is not None]
 
 
 def refuse_addends(caller: str, xs: Iterable[Any]) -> None:
     """Raise LayoutError if a Tensor among `xs`, of which a function uses the values, is Partial."""
-    x, _ = _first_labelled(xs, lambda label: label is P)
-    if x is not None:
-        raise LayoutError(
-            f"{caller} of {describe(x.array, x.array.shape, x.layout)}, which is Partial: each rank would use its own "
-            "addend\n  fix: all_reduce(x, axis, to=R) first"
-        )
+    for x in _labelled_tensors(xs):
+        if P in x.layout.labels:
+            raise LayoutError(
+                f"{caller} of {describe(x.array, x.array.shape, x.layout)}, which is Partial: each rank would use its "
+                "own addend\n  fix: all_reduce(x, axis, to=R) first"
+            )
 
 
 def refuse_parts(caller: str, xs: Iterable[Any]) -> None:
     """Raise LayoutError if a Tensor among `xs`, of which a function combines the values, is sharded."""
-    x, label = _first_labelled(xs, lambda label: type(label) is Shard)
-    if x is not None:
-        shown, axis = name_of(x), x.layout.grid.names[x.layout.labels.index(label)]
-        raise LayoutError(
-            f"{caller} of {shown}: {describe(x.array, x.array.shape, x.layout)}, which is {label!r}: each rank would "
-            f"use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
-            f"\n  or:  {shown}.numpy(), if this rank's part is meant"
-        )
+    for x in _labelled_tensors(xs):
+        for axis, label in x.layout.items():
+            if type(label) is Shard:
+                shown = name_of(x)
+                raise LayoutError(
+                    f"{caller} of {shown}: {describe(x.array, x.array.shape, x.layout)}, which is {label!r}: each rank "
+                    f"would use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
+                    f"\n  or:  {shown}.numpy(), if this rank's part is meant"
+                )
 
 
 def shaped(x: Any) -> Any:
@@ -445,7 +452,7 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
 
         def examined(args: Any, words: Any, key: Any) -> bool:
             """Ask NumPy about the arguments: whether the results are discrete, and have no layout."""
-            discrete: bool = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+            discrete: bool = is_discrete(first(ask, ours, args, words)) and not _labelled_tensors(args)
             if key is not None:
                 if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
                     asked.clear()
@@ -577,8 +584,8 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     if not axes:
         return y
     if isinstance(y, np.ndarray) and y.shape:
-        is_of_numbers = state.grid is not None and axes_in(state.grid, axes) and not _has_array(given)
-        return made_of(y, *given) if is_of_numbers else y
+        has_array = any(isinstance(x, np.ndarray) for x in leaves(given))
+        return made_of(y, *given) if state.grid is not None and axes_in(state.grid, axes) and not has_array else y
     return rank_number(y[()] if isinstance(y, np.ndarray) else y, axes, has_local_count(given))
 
 
@@ -588,10 +595,6 @@ def made_of(array: Any, *by: Any) -> Any:
         return array
     axes = axes_in(state.grid, rank_axes(by))
     return Constant(array, state.grid.layout([V if name in axes else C for name in state.grid.names]))
-
-
-def _has_array(x: Any) -> bool:
-    return any(map(_has_array, x)) if isinstance(x, tuple | list) else isinstance(x, np.ndarray)
 
 
 _UNEXPECTED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError,
@@ -671,8 +674,10 @@ def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
 
     The result is None, without a call, if an array has no values, is on a device, or is a part of a sharded one.
     """
-    if not _can_be_asked_about((*args, *words.values())):
-        return None
+    for x in leaves((*args, *words.values())):
+        if x.__class__ in TENSORS:
+            if type(x.array) is Shaped or (x.layout is not None and x.layout.special) or _is_on_device(x.array):
+                return None
     with np.errstate(all="ignore"):
         return run_plain(theirs, args, words, is_asked=True)
 
@@ -682,23 +687,6 @@ def is_discrete(found: Any) -> bool:
     if isinstance(found, _HOST):
         return not is_inexact(found.dtype)
     return isinstance(found, list | tuple) and len(found) > 0 and all(map(is_discrete, found))
-
-
-def _layout_of(x: Any) -> Any:
-    if isinstance(x, list | tuple):
-        return any(map(_layout_of, x))
-    return x.layout if x.__class__ in TENSORS else None
-
-
-def _can_be_asked_about(xs: Iterable[Any]) -> bool:
-    for x in xs:
-        kind = x.__class__
-        if kind in TENSORS:
-            if type(x.array) is Shaped or (x.layout is not None and x.layout.special) or _is_on_device(x.array):
-                return False
-        elif kind in SEQUENCES and not _can_be_asked_about(x):
-            return False
-    return True
 
 
 def _is_on_device(array: Any) -> bool:

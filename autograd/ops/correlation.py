@@ -10,11 +10,8 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError
-from ..layouts.layout import Mix, Shard
-from ..layouts.messages import describe
-from ..layouts.names import name_of
-from .arguments import instead_of, operand, operands, raw
+from ..layouts.layout import Mix
+from .arguments import instead_of, operand, operands, raw, refuse_parts
 from .contractions import matmul
 from .creation import zeros_like
 from .elementwise import conj, imag, real, sqrt, where
@@ -23,22 +20,6 @@ from .reductions import sum
 from .shape import concatenate, expand_dims, squeeze, swapaxes
 from .statistics import average
 from .ufuncs import clip
-
-
-def _refuse_parts(caller: str, *xs: Any) -> None:
-    """Raise LayoutError for a part: each rank would combine its own elements only."""
-    for x in xs:
-        if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
-            continue
-        for axis, label in x.layout.items():
-            if type(label) is Shard:
-                shown = name_of(x)
-                raise LayoutError(
-                    f"{caller}({shown}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {shown} is "
-                    f"{label!r}, and {caller} combines all elements: each rank would use its own part\n"
-                    f"  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (a gather forward, a reduce-scatter in "
-                    f"backward)\n  or:  {shown}.numpy(), if this rank's part is meant"
-                )
 
 
 # -- sequences -------------------------------------------------------------------------------------------------------
@@ -64,7 +45,7 @@ _convolve_op: Primitive = op(
 def _sequences(caller: str, a: Any, v: Any) -> tuple[Any, Any]:
     """The operands as whole sequences; a number is an array of its own dtype, and a sequence of one element."""
     a, v = operands(*(x if x.__class__ in TENSORS else np.asarray(x) for x in (a, v)))
-    _refuse_parts(caller, a, v)
+    refuse_parts(caller, (a, v))
     a, v = (expand_dims(x, 0) if x.ndim == 0 else x for x in (a, v))
     return a, v
 
@@ -137,7 +118,7 @@ def _covariance(
 ) -> Any:
     given = [operand(x) for x in (m, y) if x is not None]
     weights = [operand(w) for w in (fweights, aweights) if w is not None]
-    _refuse_parts(caller, *given, *weights)
+    refuse_parts(caller, given + weights)
     wide = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else dtype
     rows: list[Any] = []
     for x in given:
@@ -183,7 +164,7 @@ def polyval(p: Any, x: Any) -> Any:
     Adjoint: ``ct * p'(x)`` for `x`, and the sums of ``ct * x**k`` for the coefficients.
     """
     p, x = operand(p), operand(x)
-    _refuse_parts("polyval", p)
+    refuse_parts("polyval", (p,))
     y = zeros_like(x)
     for i in range(raw(p).shape[0]):
         y = y * x + p[i]

@@ -6,7 +6,6 @@ modules, by name because they stand above this one, and builds the table from Nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -17,7 +16,7 @@ from ..engine.primitive import registry
 from ..engine.tensor import TENSORS, may_need_gradient
 from ..errors import NotDifferentiable, RingtapeError, SavedArrayError, instead_of, typed
 from ..layouts.messages import describe
-from .arguments import followed, operand, refusal, refuse_addends, refuse_parts, run_plain
+from .arguments import followed, leaves, operand, refusal, refuse_addends, refuse_parts, run_plain
 from .shape import reshape
 
 __all__ = ["CONSTANT", "from_function", "from_ufunc"]
@@ -76,17 +75,6 @@ def table() -> dict[Any, Any]:
     return found
 
 
-def _first_recorded(xs: Iterable[Any]) -> Any:
-    for x in xs:
-        if followed(x):
-            return x
-        if isinstance(x, list | tuple):
-            found = _first_recorded(x)
-            if found is not None:
-                return found
-    return None
-
-
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     """Run a function without derivative on plain arrays.
 
@@ -98,7 +86,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
         An operand is Partial, or it is Shard and the function combines its elements: the result would be that of this
         rank's addend or part.
     """
-    x = _first_recorded((*xs, *options.values()))
+    x = next(filter(followed, leaves((*xs, *options.values()))), None)
     if x is not None and name not in CONSTANT:
         fix = "stop_gradient(x) where no gradient is wanted, or a function of autograd.numpy that has one"
         raise NotDifferentiable(
@@ -147,10 +135,6 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     return _on_values(name if method == "__call__" else f"{name}.{method}", getattr(ufunc, method), xs, options)
 
 
-def _may_need_gradient(x: Any) -> bool:
-    return x.__class__ in TENSORS and may_need_gradient(x)
-
-
 def _with_out(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     """Run a ufunc in place, on an array and Tensors that have no gradient, as in ``w.data -= lr * w.grad``.
 
@@ -162,7 +146,8 @@ def _with_out(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     out = options["out"]
     if not xs or out[0] is not xs[0]:
         raise refusal(ufunc.__name__, {"out": out})
-    if method != "__call__" or out[0].__class__ is not np.ndarray or any(map(_may_need_gradient, xs)):
+    is_followed = any(x.__class__ in TENSORS and may_need_gradient(x) for x in xs)
+    if method != "__call__" or out[0].__class__ is not np.ndarray or is_followed:
         raise SavedArrayError(
             f"{ufunc.__name__} of an array and a Tensor, in place: a value that a tape may follow would be written to "
             "it\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
