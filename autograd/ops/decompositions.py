@@ -18,7 +18,6 @@ and L. Lehmann, arXiv:1009.6112 (QR).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,16 +27,14 @@ from ..arrays.half import epsilon, in_float32
 from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..errors import NotDifferentiable
-from ..layouts.layout import Mix
 from .arguments import followed, instead_of, made_like, raw
 from .elementwise import absolute, astype, conj, imag, real, sign, where
-from .linalg import H, T, by_shape, eye_like, inexact, matrix_dims, solved
+from .linalg import H, by_shape, eye_like, inexact, matrix_dims, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
 from .reductions import max
 from .shape import concatenate, expand_dims
+from .shape import matrix_transpose as T
 from .sorting import take_along_axis
-
-Shape = tuple[int, ...]
 
 
 def _row(x: Any) -> Any:
@@ -123,11 +120,7 @@ def _real(dtype: Any) -> Any:
 def _batches(*ndims: int) -> Any:
     """The dimension rule of a decomposition whose outputs have `ndims` dimensions after the batches."""
 
-    def dims(shapes: Sequence[Shape], options: Any) -> Any:
-        (shape,) = shapes
-        return [[(*range(len(shape) - 2), Mix, Mix)]] * len(ndims)
-
-    return dims
+    return lambda shapes, options: [matrix_dims(shapes, options)] * len(ndims)
 
 
 # -- Hermitian matrices ----------------------------------------------------------------------------------------------
@@ -264,8 +257,14 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
         `full_matrices=True` for matrices that are not square, while a tape records: the singular vectors that belong
         to no singular value are not determined, and have no derivative.
     """
-    if hermitian:
-        return _svd_of_hermitian(a, compute_uv)
+    if hermitian:  # from their eigenvalues: s = |w|, vh = sign(w) u^H
+        w, v = eigh(a)
+        order = np.argsort(np.abs(raw(w)))[..., ::-1]
+        w = take_along_axis(w, order, -1)
+        if not compute_uv:
+            return absolute(w)
+        u = take_along_axis(v, order[..., None, :], -1)
+        return np.linalg._linalg.SVDResult(u, absolute(w), H(u * _row(sign(w))))
     if not compute_uv:
         return svdvals(a)
     rows, columns = raw(a).shape[-2:]
@@ -275,17 +274,6 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
             "value are not determined and have no derivative. Fix: full_matrices=False"
         )
     return _svd_op(a, options=(bool(full_matrices),))
-
-
-def _svd_of_hermitian(a: Any, compute_uv: bool) -> Any:
-    """Singular values (and vectors) of Hermitian matrices, from their eigenvalues: s = |w|, vh = sign(w) u^H."""
-    w, v = eigh(a)
-    order = np.argsort(np.abs(raw(w)))[..., ::-1]
-    w = take_along_axis(w, order, -1)
-    if not compute_uv:
-        return absolute(w)
-    u = take_along_axis(v, order[..., None, :], -1)
-    return np.linalg._linalg.SVDResult(u, absolute(w), H(u * _row(sign(w))))
 
 
 @instead_of(np.linalg.svdvals)
@@ -340,7 +328,7 @@ def _cholesky_adjoint(ct: Any, y: Any, x: Any) -> Any:
 
 _cholesky_op = op(
     "cholesky", "N", by_shape(np.linalg.cholesky, lambda x: x.shape), _cholesky_adjoint, saves="y0",
-    dims=lambda shapes, options: _batches(2)(shapes, options)[0], operands="a",
+    dims=matrix_dims, operands="a",
 )  # fmt: skip
 
 

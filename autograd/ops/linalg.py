@@ -23,19 +23,15 @@ from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
 from .elementwise import conj, where
-from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
+from .shape import expand_dims, moveaxis, reshape, squeeze
+from .shape import matrix_transpose as T
 
 Shape = tuple[int, ...]
 
 
-def T(x: Any) -> Any:
-    """The transpose of each matrix."""
-    return matrix_transpose(x)
-
-
 def H(x: Any) -> Any:
     """The conjugate transpose of each matrix."""
-    return conj(matrix_transpose(x))
+    return conj(T(x))
 
 
 def eye_like(x: Any, n: int) -> Any:
@@ -73,21 +69,16 @@ def by_shape(function: Any, shape: Any) -> Any:
 
 
 # -- inverses and systems --------------------------------------------------------------------------------------------
-_inv_op = op(
+inverse = op(
     "inv", "N", by_shape(np.linalg.inv, lambda x: x.shape), lambda ct, y, x: -(T(y) @ ct @ T(y)), saves="y",
     dims=matrix_dims, operands="a", tangent=(lambda dx, y, x: -(y @ dx @ y),),
 )  # fmt: skip
 
 
-def inverse(a: Any) -> Any:
-    """Return the inverse of each matrix, in a rule: of arrays too, also those that have a shape only."""
-    return _inv_op(a)
-
-
 @instead_of(np.linalg.inv)
 def inv(a: Any) -> Any:
     """Return the inverse y of each matrix. Adjoint: ``-y.T @ ct @ y.T``."""
-    return _inv_op(a)
+    return inverse(a)
 
 
 @wraps(np.linalg.solve)

@@ -34,10 +34,11 @@ from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, made_like, normal_axes, operand, raw
 from .decompositions import svd, svdvals
 from .elementwise import absolute, conj, imag, isfinite, over, power, real, stop_gradient, where
-from .linalg import T, by_shape, inexact, inv, inverse, matrix_dims
+from .linalg import by_shape, inexact, inv, inverse, matrix_dims
 from .manipulation import diagonal, make_diagonal
 from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
+from .shape import matrix_transpose as T
 from .sorting import reduced_axes_last
 from .statistics import is_quickly_read, prod
 from .ufuncs import isnan
@@ -79,13 +80,6 @@ def _own(s: Any) -> Any:
     return made_like(partial(np.eye, raw(s).shape[-1], dtype=bool), s)
 
 
-def _products_of_all_but_two(s: Any) -> Any:
-    """The products of all values but i and j, [..., n, n], with zeros where they are the same."""
-    own = _own(s)
-    others = where(expand_dims(own, 0), 1, where(expand_dims(own, 1), 1, expand_dims(s, (-3, -2))))
-    return where(own, 0, prod(others, -1))
-
-
 def _cofactors_of(x: Any) -> Any:
     """The cofactors from the singular values, on arrays."""
     if type(x) is Shaped:
@@ -103,7 +97,9 @@ def _cofactors_slope(ct: Any, y: Any, x: Any) -> Any:
     """
     u, s, vh, phase = _factors(x)
     e = T(u) @ ct @ T(vh)
-    others = _products_of_all_but_two(s)
+    own = _own(s)
+    others = where(expand_dims(own, 0), 1, where(expand_dims(own, 1), 1, expand_dims(s, (-3, -2))))
+    others = where(own, 0, prod(others, -1))  # the products of all values but i and j, [..., n, n]
     on_diagonal = sum(others * expand_dims(diagonal(e, 0, -2, -1), -2), -1)
     inner = make_diagonal(on_diagonal, 0, -2, -1) - others * T(e)
     return expand_dims(phase, (-2, -1)) * (u @ inner @ vh)
