@@ -26,9 +26,6 @@ from .sorting import take
 
 __all__ = ["cross", "dot", "einsum", "inner", "kron", "outer", "tensordot", "vdot", "vecdot"]
 
-Shape = tuple[int, ...]
-
-
 @instead_of(np.dot, checked=2)
 @composite
 def dot(a: Any, b: Any, out: None = None) -> Any:

@@ -20,7 +20,6 @@ from .indexing import getitem
 from .manipulation import pad, roll
 from .shape import mixed_axis_dims
 
-Shape = tuple[int, ...]
 _ADJOINT_NORM = {None: "forward", "backward": "forward", "forward": None, "ortho": "ortho"}
 
 

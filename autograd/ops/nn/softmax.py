@@ -16,8 +16,6 @@ from ..elementwise import exp
 from ..shape import expand_dims, mixed_axis_dims
 from .fused import Fused
 
-Shape = tuple[int, ...]
-
 
 @in_float32
 def _logsumexp(x: Any, axis: int) -> Any:
