@@ -144,7 +144,7 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
 
 def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
     """``ct * (softmax(x) - one_hot(labels))``, row by row."""
-    if kept is None:
+    if kept is None:  # `ct` has a number for each row, or one for the sum of all losses
         return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
     exps, sums, indices = kept
     if indices is None:
@@ -196,16 +196,9 @@ def _cross_entropy_sum_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     return (losses.dot(ones(len(losses), losses.dtype)) if kept is not None else np.sum(losses)), kept
 
 
-def _cross_entropy_sum_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
-    """``ct * (softmax(x) - one_hot(labels))`` with one cotangent for the sum of all losses."""
-    if kept is not None:
-        return _cross_entropy_adjoint(ct, kept, logits, labels)
-    return ct * (softmax(logits, 1) - one_hot(labels, logits))
-
-
 cross_entropy_sum = op(
     "cross_entropy_sum", "N S", lambda logits, labels: _cross_entropy_sum_keeping(logits, labels)[0],
-    (_cross_entropy_sum_adjoint, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
+    (_cross_entropy_adjoint, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
     operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping, sensitive=True,
 )  # fmt: skip
 
@@ -213,16 +206,19 @@ cross_entropy_sum = op(
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
 
 
+def _target(labels: Any, like: Any, smoothing: float, classes: int) -> Any:
+    """The probabilities of the labels, [n, k]; zeros, but for smoothing, in a row whose label is -1."""
+    return one_hot(labels, like) * (1.0 - smoothing) + smoothing / max(classes, 1)
+
+
 def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
-    classes = logits.shape[1]
-    hot = one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1)
-    losses = logsumexp(logits, 1) - np.sum(logits * hot, axis=1)
+    linear = np.sum(logits * _target(labels, logits, smoothing, logits.shape[1]), axis=1)
+    losses = logsumexp(logits, 1) - linear
     return losses if ignored is None else np.where(labels != ignored, losses, 0.0)
 
 
 def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
-    classes = logits.shape[1]
-    slope = softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
+    slope = softmax(logits, 1) - _target(labels, logits, smoothing, logits.shape[1])
     g = reshape(ct, (*ct.shape, 1)) * slope
     if ignored is None:
         return g
@@ -237,11 +233,6 @@ smoothed_cross_entropy_op = Fused(
 
 
 # -- of some of the classes ------------------------------------------------------------------------------------------
-
-
-def _target(labels: Any, like: Any, smoothing: float, classes: int) -> Any:
-    """The probabilities of the labels, [n, k]; zeros, but for smoothing, in a row whose label is -1."""
-    return one_hot(labels, like) * (1.0 - smoothing) + smoothing / max(classes, 1)
 
 
 def _class_terms(logits: Any, labels: Any, smoothing: float, classes: int) -> Any:
