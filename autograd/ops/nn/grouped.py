@@ -92,10 +92,6 @@ def _linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     return y
 
 
-def _transposed(weight: Any) -> Any:
-    return swapaxes(weight, 1, 2)
-
-
 def _group_of_row(counts: Any, x: Any) -> Any:
     """The group of each row, from the counts, labelled as these."""
     n = raw(counts)
@@ -122,19 +118,19 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 grouped_matmul: Primitive = op(
     "grouped_matmul", "a b S", _matmul,
-    (lambda ct, y, x, weight, counts: grouped_matmul(ct, _transposed(weight), counts),
+    (lambda ct, y, x, weight, counts: grouped_matmul(ct, swapaxes(weight, 1, 2), counts),
      lambda ct, y, x, weight, counts: grouped_outer(x, ct, counts), None),
     saves="012", dims=_dims, operands="x weight counts", promotes=False,
 )  # fmt: skip
 grouped_outer: Primitive = op(
     "grouped_outer", "a b S", _outer,
-    (lambda ct, out, x, y, counts: grouped_matmul(y, _transposed(ct), counts),
+    (lambda ct, out, x, y, counts: grouped_matmul(y, swapaxes(ct, 1, 2), counts),
      lambda ct, out, x, y, counts: grouped_matmul(x, ct, counts), None),
     saves="012", dims=_dims, operands="x y counts", promotes=False,
 )  # fmt: skip
 _grouped_linear: Primitive = op(
     "grouped_linear", "N N N S", _linear,
-    (lambda ct, y, x, weight, bias, counts: grouped_matmul(ct, _transposed(weight), counts),
+    (lambda ct, y, x, weight, bias, counts: grouped_matmul(ct, swapaxes(weight, 1, 2), counts),
      lambda ct, y, x, weight, bias, counts: grouped_outer(x, ct, counts),
      lambda ct, y, x, weight, bias, counts: add_rows(ct, _group_of_row(counts, ct), options=(weight.shape[0],)), None),
     saves="013", dims=_dims, operands="x weight bias counts", promotes=False,
