@@ -17,13 +17,12 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from ...arrays.half import in_float32
-from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix, Sum
 from ..shape import reshape
-from .unfold import Windows, add_folded, arranged, padded, unfolded, unpadded_key, windows
+from .unfold import Windows, add_folded, arranged, padded, shape_only, unfolded, unpadded_key, windows
 
 Shape = tuple[int, ...]
 _IN, _OUT, _EXAMPLE = Sum("input channel"), Sum("output channel"), Sum("example")
@@ -104,23 +103,15 @@ def _grouped(y: Any, groups: int) -> Any:
     return y.reshape((y.shape[0], groups, y.shape[1] // groups, math.prod(y.shape[2:])))
 
 
-def _shape_only_result(xs: Sequence[Any], shape: Shape) -> Any:
-    """A shape-only result if an operand is shape-only, else None."""
-    for x in xs:
-        if type(x) is Shaped:
-            return Shaped(shape, np.result_type(xs[0].dtype, xs[1].dtype), x.why)
-    return None
-
-
 @in_float32
 def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    shape = (x.shape[0], weight.shape[0], *w.number)
-    dry = _shape_only_result((x, weight), shape)
+    shape, dtype = (x.shape[0], weight.shape[0], *w.number), np.result_type(x.dtype, weight.dtype)
+    dry = shape_only(shape, dtype, x, weight)
     if dry is not None:
         return dry
     w, (x,), back = arranged(w, x)
-    y = np.empty_like(x, np.result_type(x, weight), shape=(len(x), len(weight), *w.number), order="C")
+    y = np.empty_like(x, dtype, shape=(len(x), len(weight), *w.number), order="C")
     rows, into, x = _rows(weight, groups), _grouped(y, groups), padded(x, w)
     for block in _blocks(x, w):
         np.matmul(rows, _columns(x, block, groups), out=into[block.examples, ..., block.windows])
@@ -130,12 +121,12 @@ def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
 @in_float32
 def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    dry = _shape_only_result((ct, weight), (ct.shape[0], weight.shape[1] * groups, *w.extents))
+    channels, dtype = weight.shape[1] * groups, np.result_type(ct.dtype, weight.dtype)
+    dry = shape_only((ct.shape[0], channels, *w.extents), dtype, ct, weight)
     if dry is not None:
         return dry
     w, (ct,), back = arranged(w, ct)
-    channels = weight.shape[1] * groups
-    x = np.zeros_like(ct, np.result_type(ct, weight), shape=(len(ct), channels, *w.padded), order="C")
+    x = np.zeros_like(ct, dtype, shape=(len(ct), channels, *w.padded), order="C")
     transposed, cts = _rows(weight, groups).swapaxes(-1, -2), _grouped(ct, groups)
     for block in _blocks(x, w):
         part, columns, geometry = x[block.place], transposed @ cts[block.examples, ..., block.windows], block.geometry
@@ -146,14 +137,14 @@ def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any
 @in_float32
 def _cotangent_of_weight(ct: Any, x: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    shape = (ct.shape[1], x.shape[1] // groups, *w.kernel)
-    dry = _shape_only_result((ct, x), shape)
+    shape, dtype = (ct.shape[1], x.shape[1] // groups, *w.kernel), np.result_type(ct.dtype, x.dtype)
+    dry = shape_only(shape, dtype, ct, x)
     if dry is not None:
         return dry
     w, (ct, x), _ = arranged(w, ct, x)
     cts, x = _grouped(ct, groups), padded(x, w)
     matrices = (groups, shape[0] // groups, math.prod(shape[1:]))
-    total = np.zeros_like(ct, np.result_type(ct, x), shape=matrices, order="C")
+    total = np.zeros_like(ct, dtype, shape=matrices, order="C")
     for block in _blocks(x, w):
         columns, part = _columns(x, block, groups), cts[block.examples, ..., block.windows]
         n, count = len(part), part.shape[3]

@@ -15,7 +15,7 @@ from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix
 from ..reductions import sum
-from .unfold import Windows, arranged, padded, per_dimension, unfold, unfolded, unpadded_key, windows
+from .unfold import Windows, arranged, padded, per_dimension, shape_only, unfold, unfolded, unpadded_key, windows
 
 Shape = tuple[int, ...]
 
@@ -24,23 +24,24 @@ def _window_max(x: Any, geometry: Any) -> Any:
     if type(x) is Shaped:
         return Shaped((*x.shape[:2], *Windows(*geometry).number), x.dtype, x.why)
     w, (x,), back = arranged(Windows(*geometry), x)
-    x = padded(x, w, -np.inf)
+    return back(_maxima(padded(x, w, -np.inf), w))
+
+
+def _maxima(x: Any, w: Windows) -> Any:
+    """The maximum of each window of a padded array."""
     first, *others = w.slices()
     y = x[first].copy()
     for at in others:
         np.maximum(y, x[at], out=y)
-    return back(y)
+    return y
 
 
 def _first_maxima(x: Any, w: Windows) -> Iterator[tuple[Any, Any]]:
     """For each element of a window: its key in the padded array `x`, and for which windows it is the first maximum."""
-    slices = w.slices()
-    y = x[slices[0]].copy()
-    for at in slices[1:]:
-        np.maximum(y, x[at], out=y)
+    y = _maxima(x, w)
     has_nan = x.__class__ is not np.ndarray or np.isnan(y).any()  # a device is not asked
     left = None  # the windows whose maximum has not been met
-    for at in slices:
+    for at in w.slices():
         part = x[at]
         hit = (part == y) | np.isnan(part) if has_nan else part == y
         if left is None:
@@ -53,7 +54,7 @@ def _first_maxima(x: Any, w: Windows) -> Iterator[tuple[Any, Any]]:
 
 def _to_maxima(ct: Any, x: Any, geometry: Any) -> Any:
     """The cotangents at the first maxima of the windows of x, and 0 elsewhere."""
-    dry = _shape_only((ct, x), x.shape)
+    dry = shape_only(x.shape, ct.dtype, ct, x)
     if dry is not None:
         return dry
     w, (x, ct), back = arranged(Windows(*geometry), x, ct)
@@ -69,7 +70,7 @@ def _to_maxima(ct: Any, x: Any, geometry: Any) -> Any:
 
 def _of_maxima(dx: Any, x: Any, geometry: Any) -> Any:
     """The elements of dx at the first maxima of the windows of x."""
-    dry = _shape_only((dx, x), (*x.shape[:2], *Windows(*geometry).number))
+    dry = shape_only((*x.shape[:2], *Windows(*geometry).number), dx.dtype, dx, x)
     if dry is not None:
         return dry
     w, (x, dx), back = arranged(Windows(*geometry), x, dx)
@@ -77,10 +78,6 @@ def _of_maxima(dx: Any, x: Any, geometry: Any) -> Any:
     for at, hit in _first_maxima(padded(x, w, -np.inf), w):
         found += dx[at] * hit
     return back(found)
-
-
-def _shape_only(xs: Sequence[Any], shape: Shape) -> Any:
-    return next((Shaped(shape, xs[0].dtype, x.why) for x in xs if type(x) is Shaped), None)
 
 
 def _pooling_dims(shapes: Sequence[Shape], options: Any) -> Any:

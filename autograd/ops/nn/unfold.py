@@ -75,6 +75,11 @@ def _slices(w: Windows) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def shape_only(shape: Shape, dtype: Any, *arrays: Any) -> Any:
+    """A shape-only array where one of the arrays is shape-only, else None."""
+    return next((Shaped(shape, dtype, x.why) for x in arrays if type(x) is Shaped), None)
+
+
 def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
     """Return one integer per spatial dimension, from one for all of them or a sequence; `least` is the smallest."""
     found = tuple(value) if isinstance(value, list | tuple) else (value,) * ndim
@@ -145,13 +150,13 @@ def padded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     return out
 
 
-def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
-    """Return the windows of an array, [n, channels, elements of a window, *windows]; padding counts as `fill`."""
+def unfolded(x: Any, w: Windows) -> Any:
+    """Return the windows of an array, [n, channels, elements of a window, *windows]; padding counts as 0."""
     elements = math.prod(w.kernel)
     shape = (*x.shape[:2], elements, *w.number)
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
-    x = padded(x, w, fill)
+    x = padded(x, w)
     if elements == 1 and max(w.stride) == 1:
         return x.reshape(shape)
     out = np.empty_like(x, shape=shape, order="C")
