@@ -190,8 +190,6 @@ def size(a: Any, axis: Any = None) -> int:
 
 
 _ALL_INTEGERS = frozenset((int, RankInt, LocalCount))
-
-
 _ROW_MAJOR = "C"
 
 
@@ -265,10 +263,18 @@ def _inferred(source: Shape, shape: Shape, free: int, elements: int, known: int)
             elements, known = _with_one_row(source), _with_one_row(shape)
     if shape.count(-1) > 1 or known == 0 or elements % known:
         raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
-    shape = (*shape[:free], elements // known, *shape[free + 1 :])
-    if shape[free] == 0:
-        _check_empty_part(source, shape, free)
-    return shape
+    found = (*shape[:free], elements // known, *shape[free + 1 :])
+    if found[free] != 0:
+        return found
+    empty = next((i for i, n in enumerate(source) if _is_empty_part(n)), None)
+    if empty is None or any(map(_is_empty_part, found)):
+        return found
+    if math.prod(found[:free]) != math.prod(source[:empty]):
+        raise ShapeError(
+            f"reshape of {source} to {shape}: this rank's part is empty along dimension {empty}, so the extents before "
+            f"-1 do not fit it\n  fix: -1 for the dimension that contains dimension {empty}, or x.shape[{empty}]"
+        )
+    return found
 
 
 def _is_empty_part(n: Any) -> bool:
@@ -278,18 +284,6 @@ def _is_empty_part(n: Any) -> bool:
 def _with_one_row(shape: Shape) -> int:
     """The number of elements without the extent -1, if a part that is empty on this rank had one row."""
     return math.prod(getattr(n, "of_one_row", 1) if _is_empty_part(n) else n for n in shape if n != -1)
-
-
-def _check_empty_part(source: Shape, shape: Shape, free: int) -> None:
-    """Raise ShapeError if an extent is given of a dimension of which this rank has no row."""
-    empty = next((i for i, n in enumerate(source) if _is_empty_part(n)), None)
-    if empty is None or any(map(_is_empty_part, shape)) or math.prod(shape[:free]) == math.prod(source[:empty]):
-        return
-    given = (*shape[:free], -1, *shape[free + 1 :])
-    raise ShapeError(
-        f"reshape of {source} to {given}: this rank's part is empty along dimension {empty}, so the extents before -1 "
-        f"do not fit it\n  fix: -1 for the dimension that contains dimension {empty}, or x.shape[{empty}]"
-    )
 
 
 _transpose = op(
@@ -448,14 +442,16 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
 
 def ravel(a: Any, order: str = "C") -> Any:
     """Return all elements in one dimension. Adjoint: reshape back."""
-    x = shaped(a)
-    return reshape(x, (-1,), order)
+    return reshape(a, (-1,), order)
+
+
+def along(a: Any, axis: int | None) -> tuple[Any, int]:
+    """`a` and the number of an axis from 0 on; for None all elements of `a` in one dimension, and 0."""
+    return (ravel(a), 0) if axis is None else (a, normal_axis(axis, a.ndim))
 
 
 def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tuple[int, ...]) -> Any:
-    start = 0
-    for n in extents[:i]:
-        start += n
+    start = sum(extents[:i])
     return getitem(ct, (slice(None),) * axis + (slice(start, start + extents[i]),))
 
 

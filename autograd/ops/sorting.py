@@ -44,6 +44,7 @@ from .indexing import add_at, taken
 from .reductions import mean
 from .reductions import sum as _sum
 from .shape import (
+    along,
     common_shape,
     concatenate,
     expand_dims,
@@ -73,7 +74,6 @@ def _where_of_plain(condition: Any, x: Any, y: Any) -> Any:
     numbers = isinstance(condition, bool | RankInt) and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
     axes, is_count = rank_axes((condition, x, y)), has_local_count((condition, x, y))
     return rank_number(chosen.item(), axes, is_count) if numbers or axes and not chosen.shape else chosen
-
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
@@ -182,10 +182,8 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
 
     `indices` has as many dimensions as `arr`; on the other axes the two broadcast.
     """
-    arr, indices = operand(arr), operand(indices)
-    if axis is None:
-        arr, axis = ravel(arr), 0
-    axis = normal_axis(axis, arr.ndim)
+    indices = operand(indices)
+    arr, axis = along(operand(arr), axis)
     free = common_shape(*((*x.shape[:axis], 1, *x.shape[axis + 1 :]) for x in (arr, indices)))
     whole, index_shape = ((*free[:axis], x.shape[axis], *free[axis + 1 :]) for x in (arr, indices))
     arr, indices = repeated_to(arr, whole), repeated_to(indices, index_shape)
@@ -203,28 +201,23 @@ _argpartition_op = op(
 @instead_of(np.argsort)
 def argsort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
     """Return the indices that sort along an axis. They have no derivative."""
-    if axis is None:
-        a, axis = ravel(a), 0
-    return _argsort_op(a, options=(normal_axis(axis, a.ndim), "stable" if stable else kind))
+    a, axis = along(a, axis)
+    return _argsort_op(a, options=(axis, "stable" if stable else kind))
 
 
 @instead_of(np.argpartition)
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
     """Return the indices that partition along an axis, the smallest before index `kth`. They have no derivative."""
-    if axis is None:
-        a, axis = ravel(a), 0
+    a, axis = along(a, axis)
     kth = option(kth, "partition", a)
     kth = int(kth) if np.ndim(kth) == 0 else tuple(int(k) for k in kth)
-    return _argpartition_op(a, options=(normal_axis(axis, a.ndim), kth))
+    return _argpartition_op(a, options=(axis, kth))
 
 
 @instead_of(np.sort, checked=2)
 def sort(a: Any, axis: int | None = -1, kind: Any = None, order: None = None, *, stable: Any = None) -> Any:
     """Return the elements sorted along an axis. Adjoint: each cotangent goes to the element it came from."""
-    a = operand(a)
-    if axis is None:
-        a, axis = ravel(a), 0
-    axis = normal_axis(axis, a.ndim)
+    a, axis = along(operand(a), axis)
     indices = _argsort_op(a, options=(axis, "stable" if stable else kind))
     return _take_along_op(a, indices, options=(axis, tuple(map(int, raw(a).shape))))
 
@@ -237,9 +230,7 @@ def msort(a: Any) -> Any:
 @instead_of(np.partition)
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None) -> Any:
     """Return the elements partitioned along an axis, the smallest before index `kth`. Adjoint: as for `sort`."""
-    a = operand(a)
-    if axis is None:
-        a, axis = ravel(a), 0
+    a, axis = along(operand(a), axis)
     return take_along_axis(a, argpartition(a, kth, axis), axis)
 
 
@@ -300,7 +291,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) 
     """
     is_special = getattr(getattr(condition, "layout", None), "special", False)  # then a is to be sharded alike
     if is_special or not isinstance(raw(condition), _HOST_VALUES):
-        a, axis = (ravel(operand(a)), 0) if axis is None else (operand(a), normal_axis(axis, np.ndim(raw(a))))
+        a, axis = along(operand(a), axis)
         return a[(slice(None),) * axis + (condition != 0,)]
     index = np.flatnonzero(raw(condition))
     return take(a, labelled(move(index, raw(a)) if isinstance(condition, list | tuple) else index, condition), axis)
