@@ -133,7 +133,11 @@ def _dlpack(x: Any, /, *, stream: Any = None, max_version: Any = None, dl_device
     SavedArrayError
         ``copy=False``, a tape needs the array, and the consumer does not know read-only memory.
     """
-    array = _exported(x)
+    x._refuse_addend("from_dlpack")
+    if state.recording is not None and x.requires_grad:
+        x._refuse_exit("from_dlpack({x})", "from_dlpack(stop_gradient({x}))", False)
+    array = x.local  # AbsentError where it is absent
+    array = np.asarray(array) if isinstance(array, np.generic) else array
     if max_version is not None and tuple(max_version) < (1, 0):
         max_version = None  # which has no flag for read-only memory
     if copy is not True and isinstance(array, np.ndarray):
@@ -157,15 +161,6 @@ def _dlpack_device(x: Any) -> tuple[int, int]:
     """Return the kind and the number of the device of its array, as DLPack numbers them."""
     found: tuple[int, int] = (np.empty(0) if isinstance(x.array, np.generic) else x.array).__dlpack_device__()
     return found
-
-
-def _exported(x: Any) -> Any:
-    """The array of a Tensor, for a consumer in which no gradient is followed."""
-    x._refuse_addend("from_dlpack")
-    if state.recording is not None and x.requires_grad:
-        x._refuse_exit("from_dlpack({x})", "from_dlpack(stop_gradient({x}))", False)
-    array = x.local  # AbsentError where it is absent
-    return np.asarray(array) if isinstance(array, np.generic) else array
 
 
 def _to_device(x: Any, device: Any, /, *, stream: Any = None) -> Any:
