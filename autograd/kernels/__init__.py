@@ -106,13 +106,12 @@ def functions(name: str, kind: type) -> Any:
 
 
 class _Files(dict[tuple[str, type], Any]):
-    """The files of kernels for array types of devices; to find one takes a microsecond."""
+    """The files of kernels for array types; to find one takes a microsecond. A device may be registered later."""
 
-    def find(self, name: str, kind: type) -> Any:
-        """The file, kept once it is found: a device may be registered later."""
-        found = None if runtime_of(kind) is None else functions(name, kind)
+    def __missing__(self, key: tuple[str, type]) -> Any:
+        found = functions(*key)
         if found is not None:
-            self[name, kind] = found
+            self[key] = found
         return found
 
 
@@ -122,7 +121,7 @@ _FILES = _Files()
 def on_device(name: str, x: Any) -> Any:
     """The file of kernels of this name for the array `x` of a device; None for what is no such array."""
     kind = x.__class__
-    return None if kind is np.ndarray else _FILES.get((name, kind)) or _FILES.find(name, kind)
+    return None if kind is np.ndarray else _FILES[name, kind]
 
 
 def programs() -> Any:

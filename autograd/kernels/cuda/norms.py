@@ -92,32 +92,24 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
     return dx, sums
 
 
-def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    weight, bias = xs[1:] if len(xs) > 1 else (None, None)
-    y, kept = _norm(matrix(xs[0]), weight, bias, options[0], True)
-    return y.reshape(xs[0].shape), kept if keep else None
+def _kernel(is_centred: bool) -> Kernel:
+    """The kernel of layer norm, with or without weight and bias, or of RMS norm, which has a weight."""
+
+    def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        weight, bias = (*xs[1:], None, None)[:2]
+        y, kept = _norm(matrix(xs[0]), weight, bias, options[0], is_centred)
+        return y.reshape(xs[0].shape), kept if keep else None
+
+    def backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        weight = xs[1] if len(xs) > 1 else None
+        dx, sums = _backward(matrix(ct), matrix(xs[0]), weight, kept, wanted[0], any(wanted[1:]))
+        found = [None if dx is None else dx.reshape(xs[0].shape)]
+        return found + [sums[i] if is_wanted else None for i, is_wanted in enumerate(wanted[1:])]
+
+    return Kernel(forward, backward)
 
 
-def _layer_norm_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    weight = xs[1] if len(xs) > 1 else None
-    dx, sums = _backward(matrix(ct), matrix(xs[0]), weight, kept, wanted[0], any(wanted[1:]))
-    found = [None if dx is None else dx.reshape(xs[0].shape)]
-    return found + [sums[i] if is_wanted else None for i, is_wanted in enumerate(wanted[1:])]
-
-
-def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    y, kept = _norm(matrix(xs[0]), xs[1], None, options[0], False)
-    return y.reshape(xs[0].shape), kept if keep else None
-
-
-def _rms_norm_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    dx, sums = _backward(matrix(ct), matrix(xs[0]), xs[1], kept, wanted[0], wanted[1])
-    return None if dx is None else dx.reshape(xs[0].shape), sums[0] if wanted[1] else None
-
-
-layer_norm_kernel = normalize_kernel = Kernel(_layer_norm, _layer_norm_backward)
-rms_norm_kernel = Kernel(_rms_norm, _rms_norm_backward)
+layer_norm_kernel = normalize_kernel = _kernel(True)
+rms_norm_kernel = _kernel(False)

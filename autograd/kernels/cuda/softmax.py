@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ def _back(y: Any, shape: tuple[int, ...], axis: int) -> Any:
     return np.moveaxis(y.reshape(*moved, shape[axis]), -1, axis)
 
 
-def _forward(is_log: bool) -> Callable[..., tuple[Any, Any]]:
+def _kernel(is_log: bool) -> Kernel:
     def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
         (axis,) = options
         x = matrix(np.moveaxis(xs[0], axis, -1))
@@ -35,10 +35,6 @@ def _forward(is_log: bool) -> Callable[..., tuple[Any, Any]]:
             )  # fmt: skip
         return _back(y, xs[0].shape, axis), y if keep else None
 
-    return forward
-
-
-def _backward(is_log: bool) -> Callable[..., Sequence[Any]]:
     def backward(
         ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
     ) -> Sequence[Any]:
@@ -52,8 +48,7 @@ def _backward(is_log: bool) -> Callable[..., Sequence[Any]]:
             )  # fmt: skip
         return (_back(dx, xs[0].shape, axis),)
 
-    return backward
+    return Kernel(forward, backward)
 
 
-softmax_kernel = Kernel(_forward(False), _backward(False))
-log_softmax_kernel = Kernel(_forward(True), _backward(True))
+softmax_kernel, log_softmax_kernel = _kernel(False), _kernel(True)
