@@ -174,7 +174,8 @@ class Optimizer:
         check_count(caller, digest_every=digest_every)
         for group in self.param_groups:
             refuse_rank_numbers(caller, {"lr": group["lr"]}, group["params"])
-        refuse_unlabelled(caller, self.parameters)
+        for p in self.parameters:
+            refuse_unlabelled_update(caller, p)
         self.digest_every = digest_every
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
@@ -352,8 +353,14 @@ class Optimizer:
         if lr is not self._checked_lr:
             check_numbers(type(self).__name__, lr=lr)
             self._checked_lr = lr
-        if self._has_groups:
-            self._begin_groups()
+        for group in self._groups if self._has_groups else ():
+            if group.schedule is not None:
+                lr = follow(group, group.own.get("lr"), self.steps)
+                if lr is not None:  # None: it was deleted, and the group follows the optimizer
+                    group.own["lr"] = lr
+            lr = group.own.get("lr", self.lr)
+            if callable(lr) or not 0.0 <= lr < math.inf:
+                check_numbers(type(self).__name__, lr=lr)
 
     def _advance(self) -> None:
         """Begin another step of a program that a device has captured."""
@@ -371,7 +378,8 @@ class Optimizer:
                     refuse_rank_numbers(
                         type(self).__name__, {name: group[name] for name in self.number_names()}, group["params"]
                     )
-                refuse_unlabelled(type(self).__name__, self.parameters)
+                for p in self.parameters:
+                    refuse_unlabelled_update(type(self).__name__, p)
             elif lr.__class__ is not float or has_groups:
                 for group in self.param_groups:
                     refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
@@ -433,17 +441,6 @@ class Optimizer:
             self.update_all(gradients)
         else:
             self.run_updates(range(len(parameters)), gradients)
-
-    def _begin_groups(self) -> None:
-        """Set the learning rates that follow a schedule, and check all."""
-        for group in self._groups:
-            if group.schedule is not None:
-                lr = follow(group, group.own.get("lr"), self.steps)
-                if lr is not None:  # None: it was deleted, and the group follows the optimizer
-                    group.own["lr"] = lr
-            lr = group.own.get("lr", self.lr)
-            if callable(lr) or not 0.0 <= lr < math.inf:
-                check_numbers(type(self).__name__, lr=lr)
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -521,22 +518,23 @@ class Optimizer:
         for i in indices:
             g = gradients[i]
             if g is not None:
-                if is_captured:
-                    self._refuse_capture(i)
                 p = self.parameters[i]
-                if p.array.dtype.char in "fd":
+                if is_captured:
+                    name = p.name or f"parameter {i}"
+                    refuse(
+                        f"{type(self).__name__}.step() updated {name} of dtype {p.array.dtype} by operations with "
+                        "numbers of the host",
+                        "Adam, AdamW or SGD, and contiguous parameters of float32 or float64 on a GPU",
+                    )
+                dtype = p.array.dtype
+                if dtype.char in "fd":
                     self.update(i, p, g)
+                elif dtype.kind == "c":
+                    self._update_as_pairs(i, p, g)
+                elif is_half(dtype):
+                    self._update_in_float32(i, p, g)
                 else:
-                    self._update_by_dtype(i, p, g)
-
-    def _update_by_dtype(self, i: int, p: Leaf, g: Any) -> None:
-        """Update a parameter that may be complex or of 16 bits."""
-        if p.array.dtype.kind == "c":
-            self._update_as_pairs(i, p, g)
-        elif is_half(p.array.dtype):
-            self._update_in_float32(i, p, g)
-        else:
-            self.update(i, p, g)
+                    self.update(i, p, g)
 
     def _update_as_pairs(self, i: int, p: Leaf, g: Any) -> None:
         """Update a complex parameter as pairs of real numbers, along the conjugate of its gradient.
@@ -576,14 +574,6 @@ class Optimizer:
             p.array = value
         else:
             p.array[...] = value
-
-    def _refuse_capture(self, i: int) -> None:
-        p = self.parameters[i]
-        refuse(
-            f"{type(self).__name__}.step() updated {p.name or f'parameter {i}'} of dtype {p.array.dtype} by operations "
-            "with numbers of the host",
-            "Adam, AdamW or SGD, and contiguous parameters of float32 or float64 on a GPU",
-        )
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Update the i-th parameter in place, given its gradient. Subclasses override this.
@@ -777,12 +767,6 @@ def refuse_rank_numbers(caller: str, numbers: dict[str, Any], parameters: list[L
                         f"{p.name or f'parameter {i}'} is {label.word}: one value, which the ranks would update "
                         f"differently\n  fix: the same {name} on every rank"
                     )
-
-
-def refuse_unlabelled(caller: str, parameters: list[Leaf]) -> None:
-    """Raise LayoutError for a leaf that is Varying only because no label was given."""
-    for p in parameters:
-        refuse_unlabelled_update(caller, p)
 
 
 def refuse_foreign_gradient(p: Leaf, i: int) -> None:
