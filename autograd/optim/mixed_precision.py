@@ -36,7 +36,7 @@ from .copies import OfCopies, copy_of, wide_dtype
 from .fused import Rounding, is_supported, squares
 from .groups import ByParameter, matching, names_of
 from .hyperparameters import check_count, check_numbers
-from .norms import axes_of_parts, axes_of_stages, masters
+from .norms import axes_of_parts, masters
 
 __all__ = ["LossScaler", "MasterWeights"]
 
@@ -309,7 +309,7 @@ class MasterWeights(OfCopies):
             p.zero_grad()
             if g.array.__class__ is not master.array.__class__:
                 require_one_device("MasterWeights.unscale", gradient=g, master_weight=master)
-            wide = g.array if not is_half(g.array.dtype) else g.array.astype(np.float32)
+            wide = _widened(g.array)
             wide = wide / wide.dtype.type(self.scaler.value)
             if type(wide) is not Shaped:
                 is_finite = np.isfinite(wide).all()
@@ -455,7 +455,8 @@ class MasterWeights(OfCopies):
         if grid is None:
             return finite, scaled
         combinations = {axes_of_parts("MasterWeights.step", p.labelled(grid)) for p in self._held}
-        found = {axis for axes in axes_of_stages(combinations, "agreement on an overflow") for axis in axes}
+        combinations = state.distribution.combinations_of_stages(combinations, "agreement on an overflow")
+        found = {axis for axes in combinations for axis in axes}
         axes = [name for name in grid.names if name in found]
         if not axes:
             return finite, scaled

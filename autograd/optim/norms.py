@@ -35,7 +35,7 @@ from .fused import is_supported, squares
 from .hyperparameters import check_numbers
 
 __all__ = [
-    "Norm", "axes_of_parts", "axes_of_stages", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
+    "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
     "local_norm", "masters", "norm_of", "sum_of_squares",
 ]  # fmt: skip
 
@@ -140,7 +140,12 @@ def _scaled_over_ranks(
 ) -> float:
     by_axes: dict[tuple[str, ...], list[Any]] = {axes_of_parts("global_norm", layout): [] for layout in layouts}
     for x in tensors:
-        _refuse_addends(x.layout)
+        for axis, label in () if x.layout is None else x.layout.items():
+            if label is P:
+                raise LayoutError(
+                    f"global_norm: a value is {label.word} on axis {axis!r}; needed: copies, parts, or values of each "
+                    "rank"
+                )
         by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
     grid: Any = state.grid
     own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
@@ -174,19 +179,6 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
             "  fix: call it inside `with mesh:`, on all ranks"
         )
     return tuple(found)
-
-
-def axes_of_stages(found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
-    """The combinations of axes that occur on any stage of a pipeline, whose ranks have different parameters."""
-    return state.distribution.combinations_of_stages(found, call)
-
-
-def _refuse_addends(layout: Layout | None) -> None:
-    for axis, label in () if layout is None else layout.items():
-        if label is P:
-            raise LayoutError(
-                f"global_norm: a value is {label.word} on axis {axis!r}; needed: copies, parts, or values of each rank"
-            )
 
 
 def _power(arrays: list[Any], norm_type: float, scale: float) -> float:
