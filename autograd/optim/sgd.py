@@ -197,17 +197,12 @@ class _SmallParameters:
             self.members.append((i, p, velocity[i], self.change[part].reshape(p.array.shape)))
             start += p.array.size
 
-    def set_numbers(self, lr: float, momentum: float) -> None:
-        """Write the numbers of a step to their arrays."""
-        if self.numbers != (lr, momentum):
-            self.numbers = lr, momentum
-            self.rate[()], self.keep[()] = lr, momentum
-
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""
         v, change = self.velocity, self.change
-        if self.numbers != (lr, momentum):  # as `set_numbers` asks; this saves its call
-            self.set_numbers(lr, momentum)
+        if self.numbers != (lr, momentum):
+            self.numbers = lr, momentum
+            self.rate[()], self.keep[()] = lr, momentum
         multiply(v, self.keep, v)
         for i, _, part, _ in self.members:
             add(part, gradients[i], part)  # one array of all gradients would cost more to make
