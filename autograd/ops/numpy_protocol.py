@@ -21,25 +21,23 @@ from .shape import reshape
 
 __all__ = ["CONSTANT", "from_function", "from_ufunc"]
 
-CONSTANT = frozenset((
-    "allclose", "argwhere", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
-    "broadcast_shapes", "can_cast", "common_type", "diag_indices_from", "digitize", "flatnonzero", "gcd", "in1d",
-    "iscomplexobj", "isdtype", "isin", "isrealobj", "isscalar", "issubdtype", "lcm", "lexsort", "matrix_rank",
-    "may_share_memory", "min_scalar_type", "nanargmax", "nanargmin", "ndim", "nonzero", "packbits",
-    "ravel_multi_index", "result_type", "save", "savetxt", "savez", "savez_compressed", "searchsorted", "shape",
-    "shares_memory", "size", "tril_indices_from", "triu_indices_from", "typename", "unpackbits", "unravel_index",
-))  # fmt: skip
-"""NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
-
 _OF_SHAPES = frozenset((
     "can_cast", "common_type", "iscomplexobj", "isdtype", "isrealobj", "isscalar", "issubdtype", "may_share_memory",
     "min_scalar_type", "ndim", "result_type", "shape", "shares_memory", "size",
 ))  # fmt: skip
-"""Those that read no values."""
+"""Functions that read no values."""
 
 _OF_ELEMENTS = {"array2string": 0, "array_repr": 0, "array_str": 0, "digitize": 0, "in1d": 0, "isin": 0,
                 "searchsorted": 1}  # fmt: skip
 """Those that treat each element of an operand alike, with its index: of a part they give the part of the result."""
+
+CONSTANT = _OF_SHAPES.union(_OF_ELEMENTS, (
+    "allclose", "argwhere", "array_equal", "array_equiv", "broadcast_shapes", "diag_indices_from", "flatnonzero", "gcd",
+    "lcm", "lexsort", "matrix_rank", "nanargmax", "nanargmin", "nonzero", "packbits", "ravel_multi_index", "save",
+    "savetxt", "savez", "savez_compressed", "tril_indices_from", "triu_indices_from", "typename", "unpackbits",
+    "unravel_index",
+))  # fmt: skip
+"""NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
 
 _INSTEAD = {
     "add.at": instead_of("Tensor", "scatter_add"),
