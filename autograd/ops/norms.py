@@ -45,15 +45,8 @@ from .ufuncs import isnan
 
 
 # -- determinants ----------------------------------------------------------------------------------------------------
-def _is_regular(x: Any, inverse: Any) -> bool:
-    """Whether the inverses have at least half of their digits, so that second derivatives have some."""
-    a, b = raw(x), raw(inverse)
-    if type(a) is Shaped or not a.size:
-        return True
-    return decided(_have_digits, a, b)
-
-
 def _have_digits(a: Any, b: Any) -> bool:
+    """Whether the inverses `b` have at least half of their digits, so that second derivatives have some."""
     size = np.max(np.abs(a), axis=(-2, -1)) * np.max(np.abs(b), axis=(-2, -1))
     return bool(to_host((size * epsilon(b.dtype) ** 0.5 < 1).all()))
 
@@ -66,7 +59,9 @@ def _cofactors(det: Any, x: Any) -> Any:
         y = inverse(x)
     except np.linalg.LinAlgError:
         return cofactors(x)
-    return expand_dims(det, (-2, -1)) * T(y) if _is_regular(x, y) else cofactors(x)
+    a = raw(x)
+    is_regular = type(a) is Shaped or not a.size or decided(_have_digits, a, raw(y))
+    return expand_dims(det, (-2, -1)) * T(y) if is_regular else cofactors(x)
 
 
 # -- cofactors of singular matrices, with det(a + e) = phase * det(s + u.H @ e @ vh.H) -------------------------------
