@@ -525,24 +525,20 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
             raise
 
     def first(run: Callable[..., Any], ours: Callable[..., Any], args: Any, words: Any) -> Any:
-        """Call `run`, and raise the better of its error and that of our function."""
+        """Call `run`. Where NumPy refuses, raise our function's own error of that builtin class, which says more."""
         try:
             return run(theirs, args, words)
         except RingtapeError as error:
-            raise better(error, ours, args, words) from error.__cause__
-
-    def better(error: RingtapeError, ours: Callable[..., Any], args: Any, words: Any) -> RingtapeError:
-        """NumPy's refusal, or our function's own error of the same builtin class, which says what is needed."""
-        try:
-            ours(*args, **words)
-        except LayoutError as own:
-            return own
-        except RingtapeError as own:
-            if any(isinstance(error, kind) and isinstance(own, kind) for kind in (ValueError, TypeError, IndexError)):
-                return own
-        except _UNEXPECTED:
-            pass
-        return error
+            better: RingtapeError = error
+            try:
+                ours(*args, **words)
+            except RingtapeError as own:
+                kinds = [kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind)]
+                if isinstance(own, (LayoutError, *kinds)):
+                    better = own
+            except _UNEXPECTED:
+                pass
+            raise better from error.__cause__
 
     return made
 
