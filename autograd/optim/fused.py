@@ -20,21 +20,11 @@ ON_HOST = frozenset((np.ndarray, type(None)))
 
 
 class Rounding(NamedTuple):
-    """The loss scale and the rounded copies in an update of master weights.
+    """The loss scale and the rounded copies in an update of master weights."""
 
-    Attributes
-    ----------
-    copies : list
-        For each parameter the array of 16 bits that its rounded value is written to, or None.
-    scale : float
-        Gradients are multiplied by it.
-    lost : array
-        On the device, one float64: set to 1 where a rounded value is infinite or NaN.
-    """
-
-    copies: list[Any]
-    scale: float
-    lost: Any
+    copies: list[Any]  # for each parameter the array of 16 bits that its rounded value is written to, or None
+    scale: float  # gradients are multiplied by it
+    lost: Any  # on the device, one float64: set to 1 where a rounded value is infinite or NaN
 
 
 class Tables:

@@ -216,24 +216,14 @@ class Offload(OfCopies):
 
 
 class _Chunk:
-    """Parameters that are copied and updated together, with page-locked memory for their copies.
-
-    Attributes
-    ----------
-    indices : list of int
-    slot : int
-        Which of the two buffers for gradients it uses.
-    bits : dict
-        For parameters of 16 bits the memory of their rounded copies.
-    arrived, uploaded : Event
-        After the copy of its gradients to the host, and of its parameters to the device.
-    """
+    """Parameters that are copied and updated together, with page-locked memory for their copies."""
 
     def __init__(self, number: int, indices: list[int], runtime: Runtime):
-        self.indices, self.slot = indices, number % 2
-        self.bits: dict[int, Any] = {}
+        self.indices, self.slot = indices, number % 2  # the slot is that of the two buffers for gradients
+        self.bits: dict[int, Any] = {}  # of parameters of 16 bits: the memory of their rounded copies
         self.gradients: dict[int, Any] = {}
-        self.arrived, self.uploaded = runtime.new_event(), runtime.new_event()
+        self.arrived = runtime.new_event()  # after the copy of its gradients to the host
+        self.uploaded = runtime.new_event()  # after that of its parameters to the device
 
 
 class _Pipeline:

@@ -30,22 +30,10 @@ _ADDRESSES = np.dtype((np.void, 8 * MOST_ADDRESSES))
 
 
 class Pieces:
-    """The work of a launch on arrays of given sizes.
+    """The work of a launch on arrays of given sizes, on the device of `like`.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-    like : array
-        On the device.
-
-    Attributes
-    ----------
-    rows : array
-        On the device, one for each array: its size.
-    work : array
-        On the device, one row for each piece: the number of its array, and its own number in the array.
-    ends : list of int
-        The number of pieces of all arrays before each one, and of all.
+    `rows` has a row for each array: its size. `work` has one for each piece: the number of its array, and its own
+    number in the array. Both are on the device. `ends` are the numbers of pieces before each array, and of all.
     """
 
     def __init__(self, sizes: Sequence[int], like: Any):
@@ -82,17 +70,12 @@ class Pieces:
 class Batch(Pieces):
     """Arrays of several parameters that are updated together.
 
-    Parameters
-    ----------
-    *columns : sequence of arrays
-        For each kind of array those of all parameters: contiguous, on one device. None in the place of a column that a
-        kernel leaves out. A row on the device has the addresses of a parameter's arrays, and their size.
+    For each kind of array a column has those of all parameters: contiguous, on one device. None is in the place of a
+    column that a kernel leaves out. A row on the device has the addresses of a parameter's arrays, and their size.
 
-    Attributes
-    ----------
-    numbers : array
-        On the device, of the dtype of the first column: for the numbers of a captured step, which are written before a
-        replay. Memory that is allocated during a capture would not do: earlier work of the same capture may use it.
+    `numbers` is memory on the device, of the dtype of the first column, for the numbers of a captured step, which are
+    written before a replay. Memory that is allocated during a capture would not do: earlier work of the same capture
+    may use it.
     """
 
     def __init__(self, *columns: Sequence[Any] | None):

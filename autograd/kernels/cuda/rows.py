@@ -30,19 +30,11 @@ MOST_PACKS = 1 << 26
 
 
 class Rows(NamedTuple):
-    """The launch of a kernel over rows.
-
-    Attributes
-    ----------
-    grid, block : tuple of int
-    most : numpy.int32
-        How many packs of a row are held in shared memory.
-    shared_bytes : int
-    """
+    """The launch of a kernel over rows."""
 
     grid: tuple[int, ...]
     block: tuple[int, int]
-    most: np.int32
+    most: np.int32  # packs of a row that are held in shared memory
     shared_bytes: int
 
 

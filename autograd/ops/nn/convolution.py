@@ -32,23 +32,12 @@ _BLOCK = 1 << 18  # elements of the columns of a block, which then stay in the c
 
 
 class _Block(NamedTuple):
-    """Windows whose columns are made at a time.
-
-    Attributes
-    ----------
-    examples : slice
-    windows : slice
-        Among all windows of an example, as one dimension.
-    place : tuple
-        The key of the part of the padded array in which they lie.
-    geometry : Windows
-        Of the windows in that part.
-    """
+    """Windows whose columns are made at a time."""
 
     examples: slice
-    windows: slice
-    place: tuple[Any, ...]
-    geometry: Windows
+    windows: slice  # among all windows of an example, as one dimension
+    place: tuple[Any, ...]  # the key of the part of the padded array in which they lie
+    geometry: Windows  # of the windows in that part
 
 
 def _blocks(x: Any, w: Windows) -> Sequence[_Block]:
