@@ -404,7 +404,7 @@ def clip_grad_norm_(
             return Tensor(total)  # type: ignore[return-value]  # a float for the checker: a replay has no number
         return _clip_captured(gradients, max_norm, norm_type, norm)
     total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
-    scale = _factor(max_norm, total)
+    scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
@@ -417,10 +417,6 @@ def clip_grad_norm_(
 
 def _clipped(norm: Norm | None, max_norm: float, norm_type: float, *parameters: Leaf) -> Any:
     return np.float64(clip_grad_norm_(parameters, max_norm, norm_type, norm=norm))
-
-
-def _factor(max_norm: float, total: float) -> float:
-    return max_norm / (total + 1e-6)
 
 
 def _is_plain(gradients: list[tuple[Leaf, Tensor]], layouts: Iterable[Layout | None], capture: Capture) -> bool:
@@ -451,7 +447,7 @@ def _total_and_factor(
         return _root(_sum(map(_sum_of, parts), order) if is_of_parts else _power([*arrays], order, scale), order)
 
     total = _scaled(norm, norm_type)
-    scale = _factor(max_norm, total)
+    scale = max_norm / (total + 1e-6)
     return np.float64(total), np.float64(1.0 if scale >= 1.0 else scale)
 
 
