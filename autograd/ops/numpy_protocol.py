@@ -84,7 +84,8 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
         An operand is Partial, or it is Shard and the function combines its elements: the result would be that of this
         rank's addend or part.
     """
-    x = next(filter(followed, leaves((*xs, *options.values()))), None)
+    every = (*xs, *options.values())
+    x = next(filter(followed, leaves(every)), None)
     if x is not None and name not in CONSTANT:
         fix = "stop_gradient(x) where no gradient is wanted, or a function of autograd.numpy that has one"
         raise NotDifferentiable(
@@ -93,7 +94,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
         )
     if name in _OF_SHAPES:
         return run_plain(function, tuple(xs), options)
-    caller, every = f"numpy.{name}", (*xs, *options.values())
+    caller = f"numpy.{name}"
     refuse_addends(caller, every)
     if not isinstance(function, np.ufunc):
         alike = _OF_ELEMENTS.get(name, -1)
