@@ -149,18 +149,14 @@ def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
 def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
-    _require_index_beside("scatter_along_axis", x, index)
+    if index.__class__ is not x.__class__:  # CuPy would copy an index on the host
+        require_one_device("scatter_along_axis", x=x, index=index)
     return add_at(x, _key_along_axis(index, axis), shape)
 
 
-def _require_index_beside(caller: str, x: Any, index: Any) -> None:
-    """Raise DeviceError for an index on another device, which CuPy would copy."""
-    if index.__class__ is not x.__class__:
-        require_one_device(caller, x=x, index=index)
-
-
 def _take_along(x: Any, index: Any, axis: int, shape: Shape) -> Any:
-    _require_index_beside("take_along_axis", x, index)
+    if index.__class__ is not x.__class__:
+        require_one_device("take_along_axis", x=x, index=index)
     return np.take_along_axis(x, index, axis)
 
 
