@@ -27,7 +27,7 @@ from ..arrays.half import epsilon, in_float32
 from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..errors import NotDifferentiable
-from .arguments import followed, instead_of, made_like, raw
+from .arguments import followed, instead_of, raw
 from .elementwise import absolute, astype, conj, imag, real, sign, where
 from .linalg import H, by_shape, eye_like, inexact, matrix_dims, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
@@ -36,21 +36,12 @@ from .shape import concatenate, expand_dims
 from .shape import matrix_transpose as T
 from .sorting import take_along_axis
 
-
-def _row(x: Any) -> Any:
-    return expand_dims(x, -2)
-
-
-def _column(x: Any) -> Any:
-    return expand_dims(x, -1)
+_row, _column = partial(expand_dims, axis=-2), partial(expand_dims, axis=-1)
+_diagonal_matrix = partial(make_diagonal, axis1=-2, axis2=-1)
 
 
 def _diagonal(x: Any) -> Any:
     return diagonal(x, 0, -2, -1)
-
-
-def _diagonal_matrix(x: Any) -> Any:
-    return make_diagonal(x, 0, -2, -1)
 
 
 _ROUNDING = 16
@@ -92,13 +83,13 @@ def _undetermined(m: Any, same: Any) -> Any:
     size = np.abs(m)
     own = np.diagonal(size, 0, -2, -1)
     least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * epsilon(m.dtype))
-    on_diagonal = made_like(partial(np.eye, m.shape[-1], dtype=bool), m)
+    on_diagonal = eye_like(m, bool)
     known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | on_diagonal
     return np.where(same & ~known, np.nan, m * 0)
 
 
 def _undetermined_adjoint(ct: Any, y: Any, m: Any, same: Any) -> Any:
-    own = made_like(partial(np.eye, raw(same).shape[-1], dtype=bool), same)
+    own = eye_like(same, bool)
     return ct * astype(where(own, 0, where(same, np.nan, 0)), _real(ct.dtype))
 
 
@@ -165,7 +156,7 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
 def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     (ct_w, ct_u), (w, u) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
-    inverse = solved(T(u), eye_like(u, raw(u).shape[-1]))
+    inverse = solved(T(u), eye_like(u))
     if ct_u is not None:
         m = T(u) @ ct_u
         # eigenvectors have length 1, so the component that would change the length is removed
@@ -318,8 +309,7 @@ _inverse_of_lower_op = op(
 
 
 def _cholesky_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    n = int(y.shape[-1])
-    inner = tril(T(y) @ ct) * (1 - eye_like(y, n) * 0.5)
+    inner = tril(T(y) @ ct) * (1 - eye_like(y) * 0.5)
     inner = inner - _diagonal_matrix(astype(imag(_diagonal(inner)), inner.dtype)) * 1j if x.dtype.kind == "c" else inner
     inverse = _inverse_of_lower_op(y)
     g = T(inverse) @ inner @ conj(inverse)

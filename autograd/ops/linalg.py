@@ -34,9 +34,9 @@ def H(x: Any) -> Any:
     return conj(T(x))
 
 
-def eye_like(x: Any, n: int) -> Any:
-    """The n by n identity matrix, on the device of `x` and of its dtype."""
-    return made_like(partial(np.eye, n, dtype=x.dtype), x)
+def eye_like(x: Any, dtype: Any = None, axis: int = -1) -> Any:
+    """The identity matrix of the extent of `x` along an axis, on its device and by default of its dtype."""
+    return made_like(partial(np.eye, int(raw(x).shape[axis]), dtype=x.dtype if dtype is None else dtype), x)
 
 
 def inexact(x: Any) -> Any:
@@ -114,8 +114,8 @@ def solve(a: Any, b: Any) -> Any:
 
 
 def _pinv_adjoint(ct: Any, y: Any, x: Any, *options: Any) -> Any:
-    left = eye_like(x, x.shape[-2]) - x @ y
-    right = eye_like(x, x.shape[-1]) - y @ x
+    left = eye_like(x, axis=-2) - x @ y
+    right = eye_like(x) - y @ x
     g = -(T(y) @ ct @ T(y))
     return g + conj(left @ T(ct) @ y @ H(y)) + conj(H(y) @ y @ T(ct) @ right)
 
@@ -147,7 +147,7 @@ def matrix_power(a: Any, n: int) -> Any:
     if n < 0:
         a, n = inv(a), -n
     if n == 0:
-        return where(np.zeros((), bool), a, eye_like(a, raw(a).shape[-1]))
+        return where(np.zeros((), bool), a, eye_like(a))
     y = None
     while n:
         y = (a if y is None else y @ a) if n & 1 else y

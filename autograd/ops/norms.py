@@ -17,7 +17,6 @@ At zero the derivative of a norm is taken as 0. A second derivative there, such 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,10 @@ from ..engine.primitive import op
 from ..engine.promotion import composite
 from ..errors import LinAlgError, NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
-from .arguments import axes_in_order, instead_of, made_like, normal_axes, operand, raw
+from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
 from .decompositions import svd, svdvals
 from .elementwise import absolute, conj, imag, isfinite, over, power, real, stop_gradient, where
-from .linalg import by_shape, inexact, inv, inverse, matrix_dims
+from .linalg import by_shape, eye_like, inexact, inv, inverse, matrix_dims
 from .manipulation import diagonal, make_diagonal
 from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
@@ -71,16 +70,12 @@ def _factors(x: Any) -> tuple[Any, Any, Any, Any]:
     return conj(u), s, conj(vh), det(u @ vh)
 
 
-def _own(s: Any) -> Any:
-    return made_like(partial(np.eye, raw(s).shape[-1], dtype=bool), s)
-
-
 def _cofactors_of(x: Any) -> Any:
     """The cofactors from the singular values, on arrays."""
     if type(x) is Shaped:
         return x
     u, s, vh, phase = _factors(x)
-    others = prod(where(_own(s), 1, expand_dims(s, -2)), -1)  # the product of all values but i, [..., n]
+    others = prod(where(eye_like(s, bool), 1, expand_dims(s, -2)), -1)  # the product of all values but i, [..., n]
     return (expand_dims(phase, (-2, -1)) * (u * expand_dims(others, -2) @ vh)).astype(x.dtype)
 
 
@@ -92,7 +87,7 @@ def _cofactors_slope(ct: Any, y: Any, x: Any) -> Any:
     """
     u, s, vh, phase = _factors(x)
     e = T(u) @ ct @ T(vh)
-    own = _own(s)
+    own = eye_like(s, bool)
     others = where(expand_dims(own, 0), 1, where(expand_dims(own, 1), 1, expand_dims(s, (-3, -2))))
     others = where(own, 0, prod(others, -1))  # the products of all values but i and j, [..., n, n]
     on_diagonal = sum(others * expand_dims(diagonal(e, 0, -2, -1), -2), -1)
