@@ -10,39 +10,8 @@ from .. import decompositions, fourier, linalg, norms  # they declare operations
 from ..arguments import stack
 from ..contractions import contract, linear, matmul
 from ..einsum import dot
-from ..elementwise import (
-    absolute,
-    add,
-    astype,
-    cos,
-    divide,
-    equal,
-    exp,
-    expm1,
-    greater,
-    greater_equal,
-    isfinite,
-    less,
-    less_equal,
-    log,
-    log1p,
-    logical_not,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    power,
-    reciprocal,
-    sign,
-    sin,
-    sqrt,
-    square,
-    stop_gradient,
-    subtract,
-    tanh,
-    where,
-)
+from ..elementwise import *
+from ..elementwise import add, astype, divide, multiply, negative, power, stop_gradient, subtract, where
 from ..indexing import getitem
 from ..nn import activations as _activations
 from ..nn.activated import linear_gelu, linear_gelu_tanh, linear_relu, linear_silu
