@@ -495,7 +495,7 @@ def unique(
     return (values, *(_discrete(each, x) for each in found)) if found else values
 
 
-def _unique_of_standard(theirs: Any) -> Any:
+def _unique_of_standard(theirs: Any, summary: str) -> Any:
     """One of the functions of the array API standard, which return named tuples and take nan for unequal to itself."""
 
     @typed_errors
@@ -511,21 +511,13 @@ def _unique_of_standard(theirs: Any) -> Any:
         return found._replace(**parts | {"values": _gathered(x, index, None)})
 
     function.__name__ = function.__qualname__ = theirs.__name__
+    function.__doc__ = f"Return the unique elements{summary}.\n\nAdjoint: as of `unique`."
     return function
 
 
-unique_all = _unique_of_standard(np.unique_all)
-unique_all.__doc__ = """Return the unique elements, their first indices, the indices that rebuild `x`, and counts.
-
-    Adjoint: as of `unique`."""
-unique_counts = _unique_of_standard(np.unique_counts)
-unique_counts.__doc__ = """Return the unique elements and the number of times that each occurs.
-
-    Adjoint: as of `unique`."""
-unique_inverse = _unique_of_standard(np.unique_inverse)
-unique_inverse.__doc__ = """Return the unique elements and the indices that rebuild `x` from them.
-
-    Adjoint: as of `unique`."""
+unique_all = _unique_of_standard(np.unique_all, ", their first indices, the indices that rebuild `x`, and counts")
+unique_counts = _unique_of_standard(np.unique_counts, " and the number of times that each occurs")
+unique_inverse = _unique_of_standard(np.unique_inverse, " and the indices that rebuild `x` from them")
 
 
 @typed_errors
