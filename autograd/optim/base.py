@@ -373,16 +373,13 @@ class Optimizer:
         distribution, lr, has_groups = state.distribution, self.lr, self._has_groups
         if distribution is not ALONE:
             self.calls += 1
-            if self.calls == 1:
+            if self.calls == 1 or lr.__class__ is not float or has_groups:
+                names = self.number_names() if self.calls == 1 else ("lr",)
                 for group in self.param_groups:
-                    refuse_rank_numbers(
-                        type(self).__name__, {name: group[name] for name in self.number_names()}, group["params"]
-                    )
+                    refuse_rank_numbers(type(self).__name__, {name: group[name] for name in names}, group["params"])
+            if self.calls == 1:
                 for p in self.parameters:
                     refuse_unlabelled_update(type(self).__name__, p)
-            elif lr.__class__ is not float or has_groups:
-                for group in self.param_groups:
-                    refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
             if self.digest_every and not distribution.is_alone:
                 distribution.compare_step(self)
         self.steps += 1
