@@ -173,7 +173,7 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
         raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands")
     widest = 0
     for term, x in zip(terms, xs, strict=True):
-        extra = x.ndim - _named(term)
+        extra = x.ndim - len(term) + term.count(Ellipsis)
         if extra < 0 or (extra and Ellipsis not in term):
             raise ShapeError(
                 f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}; needed: one per "
@@ -188,7 +188,7 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
         at = term.index(Ellipsis)
         return term[:at] + (dots[len(dots) - extra :] if extra else []) + term[at + 1 :]
 
-    full = [spelled(t, x.ndim - _named(t)) for t, x in zip(terms, xs, strict=True)]
+    full = [spelled(t, x.ndim - len(t) + t.count(Ellipsis)) for t, x in zip(terms, xs, strict=True)]
     if result is not None:
         return full, spelled(result, widest), xs
     seen = [i for t in full for i in t if not i.startswith(".")]
@@ -203,29 +203,21 @@ def _terms(operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any] | None, 
         if not _IN_SUBSCRIPTS.issuperset(text):
             raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters")
         head, arrow, tail = text.partition("->")
-        terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
-        return terms, _labels(tail) if arrow else None, xs
+        return [*map(_labels, head.split(","))], _labels(tail) if arrow else None, xs
     pairs = operands[: len(operands) // 2 * 2]
     xs = [operand(x) for x in pairs[::2]]
-    last = None if len(operands) % 2 == 0 else operands[-1]
-    return [*map(_numbered, pairs[1::2])], None if last is None else _numbered(last), xs
+    last = operands[-1] if len(operands) % 2 else None
+    return [*map(_labels, pairs[1::2])], None if last is None else _labels(last), xs
 
 
-def _numbered(term: Any) -> list[Any]:
-    """The labels of a list of integers and an ellipsis."""
-    return [i if i is Ellipsis else str(int(i)) for i in term]
-
-
-def _named(term: Sequence[Any]) -> int:
-    """The number of labels of an operand beside its ellipsis."""
-    return len([i for i in term if i is not Ellipsis])
-
-
-def _labels(text: str) -> list[Any]:
-    if "..." in text:
-        a, b = text.split("...")
+def _labels(term: Any) -> list[Any]:
+    """The labels of an operand, from letters, or from integers, with an ellipsis."""
+    if not isinstance(term, str):
+        return [i if i is Ellipsis else str(int(i)) for i in term]
+    if "..." in term:
+        a, b = term.split("...")
         return [*a, Ellipsis, *b]
-    return list(text)
+    return list(term)
 
 
 def _merge_repeated(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
@@ -318,7 +310,7 @@ def _merge_dims(x: Any, at: int, count: int) -> Any:
 def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
     if len(left) == len(right) == 1:
         return y
-    if len(left) + len(right) <= 1 or (len(left) <= 1 and len(right) <= 1):
+    if len(left) <= 1 and len(right) <= 1:
         return squeeze(y, tuple(i for i, n in ((k, left), (k + 1, right)) if not n))
     return reshape(y, (*y.shape[:k], *left, *right))
 
