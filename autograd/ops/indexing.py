@@ -93,11 +93,8 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
         if chosen != list(range(chosen[0], chosen[-1] + 1)):  # NumPy then moves their dimension to the front
             return [tuple([Mix] * len(shape))]
     used = sum(map(_dims_taken, key))
-    if any(k is Ellipsis for k in key):
-        at = [k is Ellipsis for k in key].index(True)
-        key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
-    else:
-        key = key + (slice(None),) * (len(shape) - used)
+    at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
+    key = key[:at] + (slice(None),) * (len(shape) - used) + key[at + 1 :]
     entries: list[Any] = []
     out = 0
     for k in key:
