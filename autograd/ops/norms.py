@@ -283,8 +283,7 @@ def cond(x: Any, p: Any = None) -> Any:
     Adjoint: those of the norm and of the inverse, or of the singular values.
     """
     if p in (None, 2, -2):
-        s = svdvals(x)
-        s = absolute(s)  # a zero may have a sign
+        s = absolute(svdvals(x))  # a zero may have a sign
         y = s[..., 0] / s[..., -1] if p != -2 else s[..., -1] / s[..., 0]
     else:
         y = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
