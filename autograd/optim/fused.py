@@ -110,9 +110,8 @@ def _numbers_of_step(batch: Any, values: Callable[[], np.ndarray]) -> Any:
 
 
 def is_supported(x: Any) -> bool:
-    """Whether the kernels of the device of `x`, which has a runtime, sum the squares of such an array."""
-    found: bool = functions("squares", type(x)).is_supported(x)
-    return found
+    """Whether an array is on a device with a runtime, whose kernels sum the squares of such an array."""
+    return runtime_of(type(x)) is not None and functions("squares", type(x)).is_supported(x)
 
 
 def squares(xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: Any = 1.0, **options: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.capture import Whole, recorded
-from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
+from ..arrays.device import device_of, move, require_one_device, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.leaves import Leaf, constant
@@ -332,7 +332,7 @@ class MasterWeights(OfCopies):
         by_dtype: dict[Any, list[tuple[Leaf, Leaf, Tensor]]] = {}
         for p, master in zip(self._held, self.parameters, strict=True):
             g = p.grad
-            if g is not None and master.grad is None and type(g.array) is type(master.array) and _has_kernels(g.array):
+            if g is not None and master.grad is None and type(g.array) is type(master.array) and is_supported(g.array):
                 by_dtype.setdefault(g.array.dtype, []).append((p, master, g))
         for dtype, members in by_dtype.items():
             given = [g.array for _, _, g in members]
@@ -371,7 +371,7 @@ class MasterWeights(OfCopies):
         given = [x for x in arrays if x is not None]
         if (
             not given or any(m.grad is not None for m in self.parameters) or len({x.dtype for x in given}) > 1
-            or not all(map(_has_kernels, given)) or self.optimizer.fused(range(len(arrays)), arrays)[1]
+            or not all(map(is_supported, given)) or self.optimizer.fused(range(len(arrays)), arrays)[1]
         ):  # fmt: skip
             return False
         self._is_finite = self._check_finite(given)
@@ -528,11 +528,6 @@ def _value_of(scaler: LossScaler, dtype: Any) -> Any:
 
 def _whole_step(weights: MasterWeights) -> Any:
     return np.array(weights.step())
-
-
-def _has_kernels(x: Any) -> bool:
-    """Whether an array is on a device with a runtime, contiguous and of a supported dtype."""
-    return runtime_of(type(x)) is not None and is_supported(x)
 
 
 def _widened(array: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.capture import Capture, Whole, current_capture, recorded, refuse
-from ..arrays.device import device_of, runtime_of, to_host
+from ..arrays.device import device_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.pairs import from_pairs, pairs_of
 from ..arrays.shape_only import Shaped, is_absent
@@ -214,7 +214,7 @@ def _powers_on_device(arrays: list[Any], norm_type: float, scale: float = 1.0) -
     for a in arrays:
         if norm_type == 2.0 and scale == 1.0:
             for part in parts_of_number(a):
-                if runtime_of(type(part)) is not None and is_supported(part) and part.size:
+                if is_supported(part) and part.size:
                     by_dtype.setdefault(part.dtype, []).append(part)
                 else:
                     found.append(np.sum(np.square(part, dtype=np.float64)))
@@ -471,7 +471,7 @@ def _scale_on_device(gradients: list[tuple[Leaf, Tensor]], scale: Any) -> list[t
     others = []
     for p, g in gradients:
         a = g.array
-        if runtime_of(type(a)) is not None and is_supported(a):
+        if is_supported(a):
             by_dtype.setdefault(a.dtype, []).append(a)
         else:
             others.append((p, g))
@@ -483,7 +483,7 @@ def _scale_on_device(gradients: list[tuple[Leaf, Tensor]], scale: Any) -> list[t
 def _clip_captured(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_type: float, norm: Norm | None) -> Any:
     """`clip_grad_norm_` in a captured step: the norm stays on the device, and is returned as an array."""
     plain = norm is None and norm_type == 2.0 and state.distribution.is_alone
-    if not plain or any(runtime_of(type(g.array)) is None or not is_supported(g.array) for _, g in gradients):
+    if not plain or not all(is_supported(g.array) for _, g in gradients):
         refuse("clip_grad_norm_ reads the norm", "norm_type=2.0, one rank, and contiguous gradients on a GPU")
     if not gradients:
         return 0.0
