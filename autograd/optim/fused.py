@@ -58,13 +58,28 @@ class Tables:
         batch = self._found.get(key)
         if batch is None or not batch.holds(*columns()):
             batch = self._found[key] = functions("batch", type(p)).Batch(*columns())
-        if (capture := current_capture()) is not None:
-            capture.before_replay(check=lambda: _refuse_other_arrays(batch.holds(*columns())), advance=advance)
         on_device = functions(kernel, type(p))
+
+        def check() -> None:
+            if not batch.holds(*columns()):
+                raise CaptureError(
+                    "a captured step was called after parameters or the optimizer's state were assigned, as "
+                    "load_state_dict does: the captured work updates the arrays from before\n  fix: capture the step "
+                    "again: step = ag.cuda_graph(...), or use ag.capture, which does so itself"
+                )
+
+        def values() -> np.ndarray:
+            return on_device.values(p.dtype, **options())
+
+        on_replay = None  # the numbers of a captured step, which are written anew before each replay
+        if (capture := current_capture()) is not None:
+            on_replay = batch.numbers[: len(values())]
+            store = functions("values", type(on_replay)).store
+            capture.before_replay(check=check, advance=advance, write=lambda: store(on_replay, values()))
         getattr(on_device, kernel)(
             batch, [contiguous(gradients[i]) for i in members], **options(),
             scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
-            numbers=_numbers_of_step(batch, lambda: on_device.values(p.dtype, **options())),
+            numbers=on_replay,
         )  # fmt: skip
 
     def __deepcopy__(self, memo: Any) -> Tables:
@@ -98,17 +113,6 @@ def split_by_kernels(
     return fused, others
 
 
-def _numbers_of_step(batch: Any, values: Callable[[], np.ndarray]) -> Any:
-    """Numbers of a step on the device, if the step is captured: they are written anew before each replay. Else None."""
-    capture = current_capture()
-    if capture is None:
-        return None
-    found = batch.numbers[: len(values())]
-    store = functions("values", type(found)).store
-    capture.before_replay(write=lambda: store(found, values()))
-    return found
-
-
 def is_supported(x: Any) -> bool:
     """Whether an array is on a device with a runtime, whose kernels sum the squares of such an array."""
     return runtime_of(type(x)) is not None and functions("squares", type(x)).is_supported(x)
@@ -117,16 +121,6 @@ def is_supported(x: Any) -> bool:
 def squares(xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: Any = 1.0, **options: Any) -> Any:
     """The sum of the squares of arrays of one dtype on a device, in one launch; see `kernels.cuda.squares`."""
     return functions("squares", type(xs[0])).squares(xs, outs, scale, **options)
-
-
-def _refuse_other_arrays(is_same: bool) -> None:
-    """Raise CaptureError at a replay if parameters or the state of their optimizer have new arrays."""
-    if not is_same:
-        raise CaptureError(
-            "a captured step was called after parameters or the optimizer's state were assigned, as load_state_dict "
-            "does: the captured work updates the arrays from before\n  fix: capture the step again: "
-            "step = ag.cuda_graph(...), or use ag.capture, which does so itself"
-        )
 
 
 def contiguous(x: Any) -> Any:
