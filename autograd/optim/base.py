@@ -600,7 +600,8 @@ class Optimizer:
 
     def own_names(self) -> list[str]:
         """The names of the attributes that not every optimizer has, without those private to ringtape."""
-        return [name for name in vars(self) if name not in _names_of_ringtape(type(self))]
+        kind: Any = type(self)
+        return [name for name in vars(self) if name not in _names_of_ringtape(kind)]
 
     def state_lists(self) -> list[list[Any]]:
         """The lists that hold the state of each parameter."""

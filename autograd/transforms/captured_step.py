@@ -454,7 +454,7 @@ class CapturedStep:
         roots = list(self._roots(form, first))
         reach = Reach(roots, None if first is None else first.guard.reach)
         recorder = self._recorder(form, given, reach)
-        recorder.watch = None if first is None else Watch(reach)
+        recorder.watch = None if first is None or others_may_read() else Watch(reach)  # others may write, too
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
             # Another thread may write meanwhile to what this step only reads.
             changing = None if first is None or not others_may_read() else first.recorder.changing.values()
