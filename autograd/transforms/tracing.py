@@ -124,8 +124,9 @@ class TracedStep:
         self.read_anew: list[tuple[Callable[[], Any], Any]] = []
         self._number_of: dict[int, Traced] = {}
         self._stale = False  # whether Python may have changed parameters
-        # While a function is traced that changes parameters, gradients or buffers, they are no arrays.
-        self._is_shared = others_may_read()
+        # While a function is traced that changes parameters, gradients or buffers, they are no arrays. Threads that are
+        # ranks have others.
+        self._is_shared = state.distribution.is_alone and others_may_read()
         for i, x in enumerate(self.inputs):
             self._env[i] = Opaque(i) if x is NOTHING else self.trace.new(x, "argument", key=i)
         for i, row in enumerate(self.rows):

@@ -11,11 +11,12 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim
-from autograd.errors import ShapeError
+from autograd.errors import CaptureError, ShapeError
 from autograd.layouts.layout import I, R, Shard, V
 from parallel import Column, DataParallel, Row, Vocabulary, parallelize
 from parallel.tensor.vocabulary import vocabulary_cross_entropy
 
+from ..autograd.transforms import test_capture_optimizers as own
 from ..autograd.transforms.test_capture import bits
 from ..collectives.launch import launch_command
 
@@ -105,6 +106,26 @@ def same(program: Callable[[bool], Any]) -> None:
     assert found[2:] == expected[2:]
 
 
+def with_an_own_optimizer(kind: Any, zero: int, captures: bool, decides: bool = False) -> Any:
+    """An optimizer of the program, and perhaps a decision on the loss, which is one on all ranks."""
+    with cc.Mesh(dp=cc.world().size) as mesh:
+        model = DataParallel(network(nn.ReLU()), "dp", zero=zero)
+        optimizer = kind(model.parameters())
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                out = model(ag.tensor(x))
+                loss = cc.all_reduce(nn.cross_entropy(out, ag.tensor(y), reduction="sum"), "dp", to=I) / 24
+            tape.backward(loss)
+            if not decides or loss > 0.0:
+                optimizer.step()
+            return loss
+
+        found = train(step, captures, mesh.axis("dp").rank)
+        return *found, bits(list(model.parameters()))
+
+
 def stages() -> list[Callable[[bool], Any]]:
     return [lambda captures, zero=zero: data_parallel(zero, captures) for zero in range(4)]
 
@@ -117,6 +138,18 @@ def test_data_parallel_steps_replay_with_the_same_bits(zero: int, ranks: int) ->
 
 def test_several_buckets_replay_in_their_order() -> None:
     cc.run(lambda: same(lambda captures: data_parallel(0, captures, bucket_bytes=64)), ranks=3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("kind", [own.InDictionaries, own.Counting, own.Rebound, own.InFloat, own.OfMomentum])
+def test_optimizers_of_the_program_replay_with_the_same_bits(kind: Any, zero: int, ranks: int) -> None:
+    cc.run(lambda: same(lambda captures: with_an_own_optimizer(kind, zero, captures)), ranks=ranks)
+
+
+def test_a_decision_after_sums_over_the_ranks_is_refused() -> None:
+    with pytest.raises(CaptureError, match="decides on a computed value after something has changed"):
+        cc.run(lambda: with_an_own_optimizer(own.Rebound, 0, captures=True, decides=True), ranks=2)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
