@@ -58,7 +58,7 @@ def in_order(rows: Sequence[Row], count: int) -> list[Row]:
         elif row.expected and has_changed:
             raise CaptureError(
                 f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
-                "that a replay could not go back; needed: decisions before parameters, state or sums over ranks change\n"
+                "that a replay could not go back; needed: decisions before parameters, state or sums change\n"
                 "  fix: decide before; or return the value, and decide after the call"
             )
         has_changed = has_changed or bool(row.changes and not row.can_be_again)
