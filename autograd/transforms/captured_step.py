@@ -589,7 +589,7 @@ class CapturedStep:
     def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
         """Whether the step makes the same calls of other values; see `_prove`."""
         fault = self._fault(other, recorder)
-        if fault is None or (fault.__class__ is OfForm and is_far):  # a size is computed from values; it may stay
+        if fault is None or fault is Departed or (fault.__class__ is OfForm and is_far):  # a size may stay
             return False
         if fault:
             raise CaptureError(
@@ -600,10 +600,10 @@ class CapturedStep:
             )
         return all(form.arrays[at].tobytes() != other.arrays[at].tobytes() for at in recorder.casts)
 
-    def _fault(self, form: Form, recorder: Recorder) -> str | None:
-        """The first difference of a run with the arguments of a form; None if the step refuses it or decides otherwise.
+    def _fault(self, form: Form, recorder: Recorder) -> Any:
+        """The first difference of a run with the arguments of a form, as text.
 
-        An index may be out of range, a matrix singular, a check of the program may fail.
+        None if the step refuses the values, as an index that is out of range; `Departed` if it decides otherwise.
         """
         again = (
             Recorder(form.arrays, get_ident()) if state.distribution.is_alone
@@ -618,7 +618,7 @@ class CapturedStep:
                 self._step(*form.structure.rebuild(form.leaves))
         except Exception:
             return None
-        return None if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
+        return Departed if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
 
     def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
         """The arrays of the program, and leaves, from which constants of the record are computed by Python or NumPy.
@@ -637,7 +637,7 @@ class CapturedStep:
         others = [x for _, x in places if isinstance(x, np.ndarray) and not _may_hold_other(x) and _may_be_written(x)]
         after = before.anew(reach)
 
-        def fault(on: Sequence[tuple[str, Any]]) -> str | None:
+        def fault(on: Sequence[tuple[str, Any]]) -> Any:
             before.give_back()
             kept = [x.copy() for _, x in on]
             try:
@@ -649,6 +649,11 @@ class CapturedStep:
                     x[...] = own
                 after.give_back()
 
+        trained = {at for at, x in leaves.items() if x._requires_grad}
+
+        def may_refuse(x: Any) -> bool:
+            return x.nbytes <= _MOST_BYTES and id(x) not in trained
+
         found: list[tuple[str, Any]] = []
         waiting, runs = deque([arrays] if arrays else []), 0
         while waiting and runs < _MOST_RUNS and not others_may_read():
@@ -657,9 +662,8 @@ class CapturedStep:
                 half = len(group) // 2
                 if half:
                     waiting += [group[:half], group[half:]]
-                elif (why := fault(group)) or why is None and group[0][1].nbytes <= _MOST_BYTES:
+                elif (why := fault(group)).__class__ is str and why or why is None and may_refuse(group[0][1]):
                     found += group
-        trained = {at for at, x in leaves.items() if x._requires_grad}
         if large := next((path for path, x in found if x.nbytes > _MOST_BYTES or id(x) in trained), ""):
             raise CaptureError(
                 f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare its "
