@@ -278,7 +278,13 @@ class TracedStep:
             if value != row.value:
                 raise Refused("a decision on data is another one")
             return None
-        return value
+        return self._known(value)
+
+    def _known(self, x: Any) -> Any:
+        """A value of a row, with arrays of the trace in the place of those that are the same in each step."""
+        if x.__class__ in (tuple, list):
+            return x.__class__(map(self._known, x))
+        return self.trace.constant(x) if type(x) is np.ndarray and x.dtype.kind in "fiub" else x
 
     def _require(self, row: Row, value: Any) -> None:
         """Refuse a result that has other bits, or another form, than in the recorded run."""
@@ -322,7 +328,7 @@ class TracedStep:
             return x.kind(*map(self._resolved, x.parts))
         if kind is slice:
             return slice(self._resolved(x.start), self._resolved(x.stop), self._resolved(x.step))
-        return self.trace.constant(x) if kind is np.ndarray and x.dtype.kind in "fiub" else x
+        return self._known(x)
 
     def _leaf(self, leaf: Leaf) -> Traced:
         array = leaf.array
@@ -369,7 +375,6 @@ class TracedStep:
             self._python(i, row, Refused("it adds to the gradient of an earlier call"))
             return
         ct = self._resolved(row.args[1])
-        ct = self.trace.constant(ct) if type(ct) is np.ndarray and ct.dtype.kind == "f" else ct  # as that of a sum
         if type(ct) is not Traced or ct.shape != array.shape:
             raise Refused("a cotangent of another form")
         if not isinstance(row.value, np.ndarray | np.generic) or row.value.dtype != array.dtype:

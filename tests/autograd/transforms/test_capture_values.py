@@ -340,6 +340,33 @@ def test_a_natural_program_is_captured(name: str) -> None:
     assert do.replays == 8
 
 
+CELLS = [kind(4, 4, dtype="float64") for kind in (nn.RNNCell, nn.GRUCell, nn.LSTMCell)]
+TRACED: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] = {
+    "a mean along indices": (
+        trained(lambda x, y: -np.take_along_axis(nn.log_softmax(ag.tensor(x) @ W), y[:, None], 1).mean()), (_x, _y)),
+    "a mean at pairs of indices": (
+        trained(lambda x, y: -nn.log_softmax(ag.tensor(x) @ W)[numpy.arange(6), ag.tensor(y)].mean()), (_x, _y)),
+    "a mean of sorted values": (trained(lambda x: np.sort(ag.tensor(x) @ W, 1)[:, :2].mean()), (_x,)),
+    "a quantile": (trained(lambda x: np.quantile(ag.tensor(x) @ W, 0.3)), (_x,)),
+    "a median": (trained(lambda x: np.median(ag.tensor(x) @ W)), (_x,)),
+    "a determinant": (trained(lambda x: np.linalg.det(ag.tensor(x).T @ (x @ W))), (_x,)),
+    **{f"zeros as the first state of {type(cell).__name__}": (
+        trained(lambda x, cell=cell: (np.stack([*cell(ag.tensor(x) @ W)]) ** 2).sum()), (_x,)) for cell in CELLS},
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not is_available(), reason="without loops, rows are sorted by their places")
+@pytest.mark.parametrize("name", TRACED)
+def test_nothing_of_it_stays_a_call_of_python(name: str) -> None:
+    step, draw = TRACED[name]
+    do = ag.capture(step)
+    for i in range(12):
+        expected, found = (flatten(run(*(each(i) for each in draw)))[0] for run in (step, do))
+        assert [bits(x) for x in found] == [bits(x) for x in expected], i
+    whys = [line for line in str(do).splitlines() if "stays a call of Python" in line or "one by one" in line]
+    assert do.replays == 8 and not whys, str(do)
+
+
 # -- ways to remove gradients, and to keep them ------------------------------------------------------------------------
 REMOVED: dict[str, Callable[[Any, Any], Any]] = {
     "by the optimizer": lambda model, optimizer: optimizer.zero_grad(),

@@ -77,8 +77,7 @@ def test_bits(name: str) -> None:
     assert do.replays == 8
     assert found == expected
     assert "compiled" in str(do) or "calls of NumPy" in str(do)
-    whys = [line for line in str(do).splitlines() if "stays a call of Python" in line]
-    assert all("det, backward" in line for line in whys), whys
+    assert "stays a call of Python" not in str(do)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before a change", "after a change"])
