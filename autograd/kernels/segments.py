@@ -34,7 +34,11 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
     if not places.size:
         return out
     loop = find("sum_rows", xs.dtype) if xs.dtype.char in "fd" and xs.dtype.isnative else None
-    if loop is not None and xs.ndim > 1 and are_bare(xs.dtype, xs) and are_bare(INT64, places):
+    if loop is not None and xs.ndim > 1:
+        if not are_bare(xs.dtype, xs):
+            xs = xs.copy()
+        if not are_bare(INT64, places):
+            places = places.astype(INT64, "C")
         if stands_for.has_loops:  # in its order, too, and known to write to the rows at `places` alone
             np.add.at(out, places, xs)
             return out

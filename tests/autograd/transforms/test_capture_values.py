@@ -350,6 +350,10 @@ TRACED: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] =
     "a quantile": (trained(lambda x: np.quantile(ag.tensor(x) @ W, 0.3)), (_x,)),
     "a median": (trained(lambda x: np.median(ag.tensor(x) @ W)), (_x,)),
     "a determinant": (trained(lambda x: np.linalg.det(ag.tensor(x).T @ (x @ W))), (_x,)),
+    "an embedding at every second label": (
+        trained(lambda y: (nn.embedding(ag.tensor(y)[::2], W) ** 2).sum()), (_y,)),
+    "an embedding at labels of 32 bits": (
+        trained(lambda y: (nn.embedding(ag.tensor(y), W) ** 2).sum()), (lambda i: _y(i).astype("int32"),)),
     **{f"zeros as the first state of {type(cell).__name__}": (
         trained(lambda x, cell=cell: (np.stack([*cell(ag.tensor(x) @ W)]) ** 2).sum()), (_x,)) for cell in CELLS},
 }  # fmt: skip
