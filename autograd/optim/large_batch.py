@@ -17,16 +17,20 @@ from ..arrays.device import device_of
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
+from ..kernels import stands_for
 from ..layouts.layout import I, Layout, Rooted, V
 from .adam import Adam
 from .base import Optimizer, decrease
-from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device
+from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device, traced_norm
 
 __all__ = ["LAMB", "LARS"]
 
 
 def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
-    """The norm of a whole parameter or of what has its layout: a number, or an array on the GPU that has all of it."""
+    """The norm of a whole parameter or of what has its layout: a number, or an array if no number can be read.
+
+    None can of an array on the GPU, which has all of it, and of one in a trace.
+    """
     layout = p.layout
     if layout is not None and layout.rooted:  # only the root updates it, and it needs nothing of the other ranks
         layout = layout.replace([axis for axis, label in layout.items() if isinstance(label, Rooted)], I)
@@ -36,6 +40,8 @@ def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
     if norm is None and (layout is None or V in layout.labels):
         if layout is None and device_of(array) != "cpu":
             return norm_on_device(array)
+        if layout is None and stands_for.whole is not None and array.dtype == np.float32:
+            return traced_norm(array)
         return local_norm(x)  # which refuses Varying: the ranks may have different parameters
     return norm_of(norm, x)
 
@@ -51,12 +57,18 @@ def _norm_on_stage(layout: Layout, array: Any) -> float:
     return math.sqrt(math.fsum(distribution.numbers_of_all(power, axes, "norm of a parameter in parts")))
 
 
-def _ratio(above: Any, below: Any, ratio: Callable[[], Any]) -> Any:
-    """``ratio()`` where both norms are above 0, else 1."""
+def _ratio(above: Any, below: Any, ratio: Callable[[Any], Any]) -> Any:
+    """``ratio(below)`` where both norms are above 0, else 1."""
     if isinstance(above, float | int):
-        return ratio() if above > 0 and below > 0 else 1.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where((above > 0) & (below > 0), ratio(), np.ones_like(above))
+        return ratio(below) if above > 0 and below > 0 else 1.0
+    is_known = (above > 0) & (below > 0)
+    one = np.ones_like(above)
+    return np.where(is_known, ratio(np.where(is_known, below, one)), one)
+
+
+def _times(scale: Any, x: Any) -> Any:
+    """A number, or an array without dimensions, times an array in its dtype."""
+    return (scale.astype(x.dtype, copy=False) if hasattr(scale, "astype") else scale) * x
 
 
 class LARS(Optimizer):
@@ -122,11 +134,16 @@ class LARS(Optimizer):
     def update(self, i: int, p: Leaf, g: Any) -> None:
         p_norm, g_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
         scale = self.lr * _ratio(
-            p_norm, g_norm, lambda: self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
+            p_norm, g_norm, lambda g_norm: self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
         )
-        change = scale * (g + self.weight_decay * p.array) if self.weight_decay else scale * g
+        change = _times(scale, g + self.weight_decay * p.array if self.weight_decay else g)
         v = self.velocity[i]
-        v = self.velocity[i] = change if v is None else self.momentum * v + change
+        if v is None:
+            v = change
+        else:
+            v *= self.momentum  # in place, so that a captured step finds it where it was
+            v += change
+        self.velocity[i] = v
         decrease(p, v)
 
 
@@ -179,4 +196,4 @@ class LAMB(Adam):
         self.count_step(i, p)
         step = self.direction(i, p, g)
         p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
-        decrease(p, (self.lr * _ratio(p_norm, step_norm, lambda: p_norm / step_norm)) * step)
+        decrease(p, _times(self.lr * _ratio(p_norm, step_norm, lambda step_norm: p_norm / step_norm), step))

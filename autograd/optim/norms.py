@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, typed_errors
+from ..kernels import stands_for
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
 from .fused import is_supported, squares
@@ -36,7 +37,7 @@ from .hyperparameters import check_numbers
 
 __all__ = [
     "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
-    "local_norm", "masters", "norm_of", "sum_of_squares",
+    "local_norm", "masters", "norm_of", "sum_of_squares", "traced_norm",
 ]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
@@ -326,6 +327,30 @@ def _squares(a: Any) -> tuple[Any, ...]:
     return tuple([part.dot(part) for part in wide])
 
 
+def _exact_sum(xs: Any) -> Any:
+    return np.float64(_sum(xs.tolist(), 2.0))
+
+
+def _sum_of_numbers(xs: Sequence[Any]) -> Any:
+    """The sum of numbers of NumPy as `_sum` makes it, which a trace can call, too."""
+    if len(xs) == 1:
+        return xs[0]
+    return _exact_sum(np.stack(xs)) if stands_for.whole is None else stands_for.whole(_exact_sum, np.stack(xs))
+
+
+def _root_of(parts: Iterable[tuple[Any, ...]]) -> Any:
+    """The norm of arrays whose `_squares` are given, as a number of NumPy."""
+    return np.sqrt(_sum_of_numbers([_sum_of_numbers(part) for part in parts]))
+
+
+def traced_norm(a: Any) -> Any:
+    """The norm of one traced array of float32 as an array without dimensions, without a decision on its value.
+
+    It is that of `local_norm`: squares of float32 neither overflow nor vanish in double precision.
+    """
+    return _root_of((_squares(a),)).reshape(())
+
+
 _PART = 8192  # so that a part in double precision stays in the cache
 
 
@@ -404,7 +429,7 @@ def clip_grad_norm_(
             return Tensor(total)  # type: ignore[return-value]  # a float for the checker: a replay has no number
         return _clip_captured(gradients, max_norm, norm_type, norm)
     total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
-    scale = max_norm / (total + 1e-6)
+    scale = float(max_norm) / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
@@ -442,12 +467,19 @@ def _clip_by_rows(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_ty
 def _total_and_factor(
     max_norm: float, norm_type: float, parts: tuple[Any, ...], arrays: tuple[Any, ...]
 ) -> tuple[Any, Any]:
+    if parts:
+        root = _root_of(parts)
+        # squares of float32 neither overflow nor vanish in double precision
+        if all(a.dtype == np.float32 for a in arrays) or (root > 1e-140) & (root < math.inf):
+            factor = float(max_norm) / (root + 1e-6)
+            return root, np.where(factor >= 1.0, 1.0, factor)
+
     def norm(order: float, scale: float) -> float:
         is_of_parts = parts and order == 2.0 and scale == 1.0
         return _root(_sum(map(_sum_of, parts), order) if is_of_parts else _power([*arrays], order, scale), order)
 
     total = _scaled(norm, norm_type)
-    scale = max_norm / (total + 1e-6)
+    scale = float(max_norm) / (total + 1e-6)
     return np.float64(total), np.float64(1.0 if scale >= 1.0 else scale)
 
 

@@ -80,7 +80,8 @@ def test_the_bits_are_those_of_the_step(clip: str, dtype: str) -> None:
     assert step.is_captured and step.replays >= 16
     whys = [line for line in str(step).splitlines() if "stays a call of Python" in line]
     if clip != "a norm of the program":
-        assert all("_total_and_factor" in line for line in whys), whys
+        is_of_order_2 = "order" not in clip and clip != "largest"
+        assert all("_total_and_factor" in line and not is_of_order_2 for line in whys), whys
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

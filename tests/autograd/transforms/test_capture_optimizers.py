@@ -325,3 +325,42 @@ def test_arrays_that_the_step_replaces_stay_what_they_were(kind: type) -> None:
     finally:
         del CHANGES["kept"]
     assert kept and all((x == copy).all() for x, copy in kept)
+
+
+LARGE_BATCH: dict[str, Callable[[Any], Any]] = {
+    "LARS": lambda ps: optim.LARS(ps, 0.5, trust=0.05),
+    "LARS without decay": lambda ps: optim.LARS(ps, lambda n: 0.5 / (1 + n), weight_decay=0.0, eps=0.0),
+    "LAMB": lambda ps: optim.LAMB(ps, 0.01),
+    "LAMB in groups": lambda ps: optim.LAMB([{"params": ps[:2], "lr": 0.02}, {"params": ps[2:]}], 0.01),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_BATCH)
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
+def test_norms_of_parameters_are_compiled(name: str) -> None:
+    """Norms of more elements than one part has, of zeros, and of what is not finite."""
+
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+        ag.random.seed(1)
+        model = nn.Sequential(nn.Linear(5, 2000), nn.Tanh(), nn.Linear(2000, 3))
+        model[2].bias.data = np.zeros(3, "float32")
+        optimizer = LARGE_BATCH[name](model.parameters())
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (model(x) ** 2).sum()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do, found = wrap(step), []
+        for i in range(14):
+            x = np.random.default_rng(i).standard_normal((6, 5)).astype("float32")
+            loss = do(x * np.float32({7: 0.0, 8: 1e-30, 13: np.inf}.get(i, 1.0)))
+            found.append((loss.numpy().tobytes(), [p.data.tobytes() for p in model.parameters()]))
+        return found, do
+
+    found, do = run(ag.capture)
+    assert found == run(lambda step: step)[0]
+    assert do.replays == 10 and "of Python:" not in str(do) and "one by one" not in str(do), str(do)
