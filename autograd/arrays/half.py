@@ -64,9 +64,11 @@ def rounded(x: Any, dtype: Any = HALF) -> Any:
     """
     if x is None:
         return None
-    if x.__class__ is ndarray and x.dtype == _SINGLE and dtype == HALF and (tiny := np.abs(x) < _LEAST_NORMAL).any():
-        # NumPy takes 50 times as long for a number that it rounds to a subnormal one
-        x = np.copysign(np.where(tiny, (x + _SPACED) - _SPACED, x), x)
+    if x.__class__ is ndarray and x.dtype == _SINGLE and dtype == HALF:
+        tiny = np.abs(x) < _LEAST_NORMAL
+        # NumPy takes 50 times as long for a number that it rounds to a subnormal one. An array of a trace has no values.
+        if type(x) is not ndarray or tiny.any():
+            x = np.copysign(np.where(tiny, (x + _SPACED) - _SPACED, x), x)
     with np.errstate(over="ignore"):  # an overflow is what loss scaling looks for
         return x.astype(dtype)
 

@@ -77,12 +77,14 @@ _FLOATS, _SIGNED, _UNSIGNED = ("f4", "f8"), ("i1", "i2", "i4", "i8"), ("u1", "u2
 _INTEGERS = (*_SIGNED, *_UNSIGNED)
 _NUMBERS = (*_FLOATS, *_INTEGERS)
 _ALL = (*_NUMBERS, "b1")
+_STORED = (*_ALL, "f2")  # NumPy computes with float16 in float32, and rounds
 
 UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
-    **dict.fromkeys(("add", "multiply"), (2, _ALL, "")),
-    "subtract": (2, _NUMBERS, ""),
-    "divide": (2, _FLOATS, ""),
-    **dict.fromkeys(("negative", "positive", "square", "sign"), (1, _NUMBERS, "")),
+    **dict.fromkeys(("add", "multiply"), (2, _STORED, "")),
+    "subtract": (2, (*_NUMBERS, "f2"), ""),
+    "divide": (2, (*_FLOATS, "f2"), ""),
+    "positive": (1, (*_NUMBERS, "f2"), ""),
+    **dict.fromkeys(("negative", "square", "sign"), (1, _NUMBERS, "")),
     "absolute": (1, _ALL, ""),
     **dict.fromkeys(("sqrt", "reciprocal", "rint", "fabs"), (1, _FLOATS, "")),
     **dict.fromkeys(("floor", "ceil", "trunc"), (1, _FLOATS, "")),
@@ -156,7 +158,7 @@ def dtypes_of(loop: Loop) -> list[str]:
     found: list[str] = []
     pointers, last = loop.pointers, len(loop.steps) - 1
     for pointer in pointers:
-        _needed(pointer.dtype in _ALL, f"dtype {pointer.dtype}")
+        _needed(pointer.dtype in _STORED, f"dtype {pointer.dtype}")
         _needed(len(pointer.strides) == len(loop.shape), f"strides {pointer.strides} in a loop over {loop.shape}")
     for at, (name, *given) in enumerate(loop.steps):
         found.append(_dtype(name, given, found, pointers, len(loop.shape), at == last))
@@ -176,7 +178,7 @@ def _dtype(
         return pointers[given[0]].dtype
     if name == "constant":
         dtype, text = given
-        _needed(dtype in _ALL and len(text) == 2 * int(dtype[1:]), f"constant {text} of dtype {dtype}")
+        _needed(dtype in _STORED and len(text) == 2 * int(dtype[1:]), f"constant {text} of dtype {dtype}")
         return str(dtype)
     if name == "where":
         c, i, j = given
@@ -184,7 +186,7 @@ def _dtype(
         return of(i)
     if name == "cast":
         dtype, i = given
-        _needed(dtype in _ALL, f"cast to {dtype}")
+        _needed(dtype in _STORED, f"cast to {dtype}")
         _needed(dtype != "u4" or of(i) not in _FLOATS, "cast of floats to u4: of some the result depends on the place")
         return str(dtype)
     if name == "bitcast":

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import numpy as np
+from numpy._core._multiarray_umath import __cpu_features__
 
 from .loops import Unsupported
 
 __all__ = ["TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "divides", "intrinsic", "kind_of",
            "literal", "metadata_of", "select", "type_of"]  # fmt: skip
 
-TYPES = {"f4": "float", "f8": "double", "b1": "i1"}
+TYPES = {"f2": "i16", "f4": "float", "f8": "double", "b1": "i1"}
 TYPES |= {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
 _FLOAT_COMPARISONS = {"equal": "oeq", "not_equal": "une", "less": "olt", "less_equal": "ole", "greater": "ogt",
                       "greater_equal": "oge"}  # fmt: skip
@@ -176,6 +177,11 @@ def select(code: Code, c: str, of: str, x: str, y: str, lanes: int) -> str:
 def apply(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> str:
     """The result of a ufunc's inner loop on values of one dtype."""
     on = _Values(code, dtype, lanes, xs[0], xs[-1])
+    if name == "positive":
+        return on.x
+    if dtype == "f2":
+        found = apply(code, name, "f4", [cast(code, "f4", dtype, x, lanes) for x in xs], lanes)
+        return cast(code, dtype, "f4", found, lanes)
     if name in _LOGICAL:
         p, q = (_truth(code, dtype, each, lanes) for each in xs)
         return code.new(f"{_LOGICAL[name]} {type_of('b1', lanes)} {p}, {q}")
@@ -187,8 +193,6 @@ def apply(code: Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> s
         return on.do("xor", on.x, on.number(1 if on.kind == "b" else -1))
     if name in _COMPARISONS:
         return _compared(on, name)
-    if name == "positive":
-        return on.x
     write = {"f": _OF_FLOATS, "b": _OF_BOOLEANS}.get(on.kind, _OF_INTEGERS).get(name)
     if write is None:
         raise Unsupported(f"{name} of {dtype}")
@@ -315,6 +319,8 @@ def cast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
     source, target = type_of(dtype, lanes), type_of(to, lanes)
     if dtype == to:
         return x
+    if "f2" in (to, dtype):
+        return _cast_half(code, to, dtype, x, lanes)
     if to == "b1":
         return _truth(code, dtype, x, lanes)
     if kind_of(to) == "f":
@@ -328,6 +334,16 @@ def cast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
     if dtype != "b1" and int(to[1:]) < int(dtype[1:]):
         return code.new(f"trunc {source} {x} to {target}")
     return code.new(f"{'sext' if kind_of(dtype) == 'i' else 'zext'} {source} {x} to {target}")
+
+
+def _cast_half(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
+    """The conversion of the processor between float16 and float32. Without one LLVM calls a library that is not there."""
+    if "f4" not in (to, dtype) or not __cpu_features__.get("F16C"):
+        raise Unsupported(f"a cast from {dtype} to {to}")
+    half, bits, wide = ("half" if lanes == 1 else f"<{lanes} x half>"), type_of("f2", lanes), type_of("f4", lanes)
+    if to == "f4":
+        return code.new(f"fpext {half} {code.new(f'bitcast {bits} {x} to {half}')} to {wide}")
+    return code.new(f"bitcast {half} {code.new(f'fptrunc {wide} {x} to {half}')} to {bits}")
 
 
 def _to_integer(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:

@@ -19,7 +19,8 @@ from .running import DTYPES, SPECIAL, elementwise, made, numbers, run, same, wri
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
-STEPS = [(name, dtype) for name, (_, dtypes, _) in UFUNCS.items() for dtype in dtypes]
+HALF = ["f2"] if operations.__cpu_features__.get("F16C") else []
+STEPS = [(name, dtype) for name, (_, dtypes, _) in UFUNCS.items() for dtype in dtypes if dtype in (*DTYPES, *HALF)]
 CASTS = [(a, b) for a in DTYPES for b in DTYPES if not (a in ("f4", "f8") and b == "u4")]
 SAME_SIZE = [(a, b) for a in DTYPES for b in DTYPES if "b1" not in (a, b) and a[1] == b[1]]
 SHAPES = [(), (1,), (5,), (67,), (3, 16), (4, 3, 5)]
@@ -48,6 +49,22 @@ def test_a_cast_has_numpys_bits(cast: tuple[str, str]) -> None:
     for shape in ((400,), (3, 7)):
         x = made(shape, source, random)
         elementwise(lambda x: x.astype(target), [("cast", target, 0)], [x], shape)
+
+
+@pytest.mark.skipif(not HALF, reason="the processor does not convert float16")
+def test_casts_of_float16_have_numpys_bits() -> None:
+    every = np.arange(1 << 16, dtype="u2").view("f2")
+    elementwise(lambda x: x.astype("f4"), [("cast", "f4", 0)], [every], every.shape)
+    wide = every[np.isfinite(every)].astype("f4")
+    between = wide + np.diff(wide, append=wide[:1]) / 2  # ties, too
+    for x in (wide, between, np.nextafter(between, np.float32(0)), np.nextafter(between, np.float32(np.inf))):
+        elementwise(lambda x: x.astype("f2"), [("cast", "f2", 0)], [x], x.shape)
+    for shape in ((400,), (3, 7), ()):
+        for source, target in (("f2", "f4"), ("f4", "f2")):
+            x = made(shape, source, np.random.default_rng(1))
+            elementwise(lambda x, to=target: x.astype(to), [("cast", target, 0)], [x], shape)
+    with pytest.raises(Unsupported, match="f8 to f2"):  # it would be rounded twice
+        elementwise(lambda x: x.astype("f2"), [("cast", "f2", 0)], [np.ones(3)], (3,))
 
 
 @pytest.mark.parametrize(("source", "target"), SAME_SIZE)
@@ -183,7 +200,7 @@ def test_a_loop_without_elements_does_nothing() -> None:
         (("load", 0), ("store", 1, 0)),
         (("load", 0), ("where", 0, 0, 0)),
         (("load", 0), ("load_at", 1, ((0, 4, 3),))),
-        (("load", 0), ("cast", "f2", 0)),
+        (("load", 0), ("cast", "g16", 0)),
         (("load", 0), ("store", 0, 0), ("square", 1)),
         (("reduce", "add", 0, 0, (0,)), ("load", 0)),
     ],
@@ -194,7 +211,7 @@ def test_what_has_no_compiled_form_is_refused(steps: Any) -> None:
 
 
 def test_other_dtypes_are_refused() -> None:
-    for dtype in ("f2", "c8", "O8", "M8", "g16"):
+    for dtype in ("c8", "O8", "M8", "g16"):
         with pytest.raises(Unsupported):
             compile_loops([Loop((8,), (Pointer(dtype, (4,)),), (("load", 0),))])
 
