@@ -144,7 +144,8 @@ def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = Fal
     *args
         Arrays, Tensors, numbers, and `Whole` objects, which the function gets as they are.
     changes : bool or "keys" or "buffers" or "gradients"
-        Whether the function changes something besides its result; "keys" if this is the thread's random state,
+        Whether the function changes something besides its result; "keys" if this is the thread's random state, or
+        what the step itself may change once more after a replay that has not ended,
         "buffers" if these are buffers of a module, and no gradients, "gradients" if these are those of the leaves among
         its arguments, by calls of NumPy.
     name : str

@@ -24,7 +24,7 @@ from ..arrays.capture import Whole, recorded
 from ..arrays.device import device_of, move, require_one_device, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
-from ..engine.leaves import Leaf, constant
+from ..engine.leaves import Leaf, constant, remove_gradients
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -129,7 +129,7 @@ class LossScaler:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor")
         loss = loss.astype(np.float32) if is_half(loss.dtype) else loss
         if state.recorder is not None:
-            return loss * constant(recorded(_value_of, Whole(self), loss.dtype, name="LossScaler.scale"))
+            return loss * constant(recorded(_value_of, Whole(self), loss.dtype, changes="keys", name="LossScaler.scale"))
         self.was_used = True
         return loss * self.value
 
@@ -286,7 +286,8 @@ class MasterWeights(OfCopies):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and master weights to None."""
         if state.recorder is not None:
-            recorded(MasterWeights.zero_grad, Whole(self), set_to_none, changes=True, name="zero_grad")
+            recorded(_begin, Whole(self), set_to_none, changes="keys", name="zero_grad")
+            recorded(remove_gradients, *map(Whole, self._held), changes=True, name="zero_grad")
             return
         super().zero_grad(set_to_none)
         self._is_finite, self._flags = True, []
@@ -405,7 +406,8 @@ class MasterWeights(OfCopies):
         See also `Optimizer.step`.
         """
         if state.recorder is not None:
-            updated = recorded(_whole_step, Whole(self), changes=True, name="MasterWeights.step")
+            scaled = self.scaler.was_used
+            updated = recorded(_whole_step, Whole(self), scaled, changes=True, name="MasterWeights.step")
             return Tensor(updated)  # type: ignore[return-value]  # a replay has no value for the program to read
         self._take_assigned()
         scale = 1 / self.scaler.value if self._join() else 1.0
@@ -526,7 +528,14 @@ def _value_of(scaler: LossScaler, dtype: Any) -> Any:
     return dtype.type(scaler.value)
 
 
-def _whole_step(weights: MasterWeights) -> Any:
+def _begin(weights: MasterWeights, set_to_none: bool) -> None:
+    """Remove what the last gradients have left. Like a draw of a key it may be done again."""
+    weights.optimizer.zero_grad(set_to_none)
+    weights._is_finite, weights._flags = True, []
+
+
+def _whole_step(weights: MasterWeights, was_scaled: bool) -> Any:
+    weights.scaler.was_used = was_scaled
     return np.array(weights.step())
 
 

@@ -504,8 +504,12 @@ class TracedStep:
             row.function(*_plain_of(row.args), **_plain_of(row.words))
         if any(x.tobytes() != array.tobytes() for x, (_, array) in zip(before, self.leaves.values(), strict=True)):
             self._stale = True
-        for leaf, g in self.gradients.values():
+        for leaf, g in [*self.gradients.values()]:
             now = getattr(leaf._grad, "array", leaf._grad)
+            if now is None:
+                self.cleared[id(leaf)] = leaf
+                del self.gradients[id(leaf)]
+                continue
             if not isinstance(now, np.ndarray) or now.shape != g.shape or now.dtype != g.dtype:
                 raise Refused("Python gives a gradient another form")
             g._value[...] = now

@@ -364,3 +364,36 @@ def test_norms_of_parameters_are_compiled(name: str) -> None:
     found, do = run(ag.capture)
     assert found == run(lambda step: step)[0]
     assert do.replays == 10 and "of Python:" not in str(do) and "one by one" not in str(do), str(do)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
+def test_a_step_with_master_weights_is_compiled() -> None:
+    """Gradients of a step overflow, and those of another one vanish."""
+
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], Any]:
+        ag.random.seed(2)
+        model = nn.Sequential(*[nn.Linear(5, 5, dtype=np.float16) for _ in range(2)])
+        scaler = optim.LossScaler(2.0**8, growth_interval=4)
+        optimizer = optim.MasterWeights(optim.Adam, model.parameters(), lr=0.01, scaler=scaler)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = optimizer.scale((model(x.astype(np.float16)).astype(np.float32) ** 2).sum())
+            tape.backward(loss)
+            return loss, optimizer.step()
+
+        do, found = wrap(step), []
+        for i in range(14):
+            x = np.random.default_rng(i).standard_normal((6, 5)).astype("float32") * {6: 1e4, 9: 1e-6}.get(i, 1.0)
+            loss, updated = do(ag.tensor(x.astype("float32")))
+            arrays = [p.data.tobytes() for p in (*model.parameters(), *optimizer.parameters)]
+            found.append((loss.numpy().tobytes(), bool(updated), scaler.value, optimizer.skipped, arrays))
+        return found, do
+
+    found, do = run(ag.capture)
+    assert found == run(lambda step: step)[0] and not all(each[1] for each in found)
+    whys = [line for line in str(do).splitlines() if "of Python:" in line]
+    assert do.replays == 10 and "compiled" in str(do) or "calls of NumPy" in str(do), str(do)
+    others = [line for line in whys if not any(name in line for name in ("zero_grad", ".scale", ".step"))]
+    assert not others, others
