@@ -66,7 +66,7 @@ def rounded(x: Any, dtype: Any = HALF) -> Any:
         return None
     if x.__class__ is ndarray and x.dtype == _SINGLE and dtype == HALF:
         tiny = np.abs(x) < _LEAST_NORMAL
-        # NumPy takes 50 times as long for a number that it rounds to a subnormal one. An array of a trace has no values.
+        # NumPy takes 50 times as long for a number that it rounds to a subnormal one. A trace decides for all values.
         if type(x) is not ndarray or tiny.any():
             x = np.copysign(np.where(tiny, (x + _SPACED) - _SPACED, x), x)
     with np.errstate(over="ignore"):  # an overflow is what loss scaling looks for

@@ -337,7 +337,7 @@ def cast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
 
 
 def _cast_half(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
-    """The conversion of the processor between float16 and float32. Without one LLVM calls a library that is not there."""
+    """The conversion of the processor between float16 and float32; without one LLVM calls a library that is missing."""
     if "f4" not in (to, dtype) or not __cpu_features__.get("F16C"):
         raise Unsupported(f"a cast from {dtype} to {to}")
     half, bits, wide = ("half" if lanes == 1 else f"<{lanes} x half>"), type_of("f2", lanes), type_of("f4", lanes)

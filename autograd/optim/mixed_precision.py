@@ -129,7 +129,8 @@ class LossScaler:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor")
         loss = loss.astype(np.float32) if is_half(loss.dtype) else loss
         if state.recorder is not None:
-            return loss * constant(recorded(_value_of, Whole(self), loss.dtype, changes="keys", name="LossScaler.scale"))
+            value = recorded(_value_of, Whole(self), loss.dtype, changes="keys", name="LossScaler.scale")
+            return loss * constant(value)
         self.was_used = True
         return loss * self.value
 
