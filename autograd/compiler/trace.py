@@ -423,6 +423,8 @@ class Traced(NDArrayOperatorsMixin):
         return _any.logical_and.reduce(self, axis, bool, out, keepdims, **words)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        if self.dtype.kind == "b" and dtype is None:  # sums of these numbers are exact
+            return self.astype(np.float64).mean(axis, None, out, keepdims)
         if dtype is not None or out is not None or self.dtype.char not in "fd":
             raise Refused("a mean of another dtype")
         total = _any.add.reduce(self, axis, None, None, keepdims)
@@ -878,6 +880,23 @@ def _clip(trace: Trace, a: Any, a_min: Any = None, a_max: Any = None, out: Any =
     return _clip_ufunc(a, a_min, a_max) if out is None else _clip_ufunc(a, a_min, a_max, out=out)
 
 
+def _rounded(trace: Trace, x: Any, decimals: int = 0, out: Any = None) -> Any:
+    """`numpy.round`."""
+    if x.dtype.kind != "f" or decimals or out is not None:
+        raise Refused("round to decimals, or of integers")
+    return np.rint(x)
+
+
+def _finite(trace: Trace, x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """`numpy.nan_to_num`."""
+    if x.dtype.kind != "f" or not copy:
+        raise Refused("nan_to_num in place, or of integers")
+    limits, of = np.finfo(x.dtype), x.dtype.type
+    y = np.where(np.isnan(x), of(nan), x)
+    y = np.where(np.isposinf(x), of(limits.max if posinf is None else posinf), y)
+    return np.where(np.isneginf(x), of(limits.min if neginf is None else neginf), y)
+
+
 def _infinite(is_negative: bool) -> Callable[..., Any]:
     """`numpy.isneginf` or `numpy.isposinf`."""
 
@@ -1022,7 +1041,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
         "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin")},
     np.tril: _triangle(True), np.triu: _triangle(False),
     **{f: _called(f) for f in _WHOLE},
-    np.isneginf: _infinite(True), np.isposinf: _infinite(False),
+    np.isneginf: _infinite(True), np.isposinf: _infinite(False), np.round: _rounded, np.nan_to_num: _finite,
     np.real: lambda trace, x: x, np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},

@@ -340,6 +340,7 @@ def test_a_natural_program_is_captured(name: str) -> None:
     assert do.replays == 8
 
 
+DROPS_NOTHING = nn.Dropout(0.0)
 CELLS = [kind(4, 4, dtype="float64") for kind in (nn.RNNCell, nn.GRUCell, nn.LSTMCell)]
 TRACED: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] = {
     "a mean along indices": (
@@ -351,6 +352,14 @@ TRACED: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] =
     "a median": (trained(lambda x: np.median(ag.tensor(x) @ W)), (_x,)),
     "products of float16": (
         trained(lambda x: (ag.tensor(x).astype("float16") @ W.astype("float16")).astype("float32").mean()), (_x,)),
+    "rounded parameters": (
+        trained(lambda x: (ag.tensor(x) @ (W + ag.stop_gradient(np.round(W * 8) / 8 - W))).sum()), (_x,)),
+    "numbers in the place of NaN": (
+        trained(lambda x: (np.nan_to_num(ag.tensor(x), nan=1.0, posinf=2.0) @ W).sum()),
+        (lambda i: numpy.where(_x(i) > 1, [numpy.nan, numpy.inf, -numpy.inf, 3], _x(i)),)),
+    "a layer that drops nothing": (trained(lambda x: DROPS_NOTHING(ag.tensor(x) @ W).sum()), (_x,)),
+    "a rate of right labels": (
+        trained(lambda x, y: (np.argmax(ag.tensor(x) @ W, 1) == y).mean() * (W**2).sum()), (_x, _y)),
     "a determinant": (trained(lambda x: np.linalg.det(ag.tensor(x).T @ (x @ W))), (_x,)),
     "an embedding at every second label": (
         trained(lambda y: (nn.embedding(ag.tensor(y)[::2], W) ** 2).sum()), (_y,)),
