@@ -12,15 +12,17 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
-from numpy._core._multiarray_umath import __cpu_features__
 
 from .loops import Unsupported
 
-__all__ = ["TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "divides", "intrinsic", "kind_of",
-           "literal", "metadata_of", "select", "type_of"]  # fmt: skip
+__all__ = ["FEATURES", "TYPES", "Code", "apply", "bitcast", "cast", "constant", "declarations", "divides", "intrinsic",
+           "kind_of", "literal", "metadata_of", "select", "type_of"]  # fmt: skip
 
+_numpy: Any = np
+FEATURES: dict[str, bool] = _numpy._core._multiarray_umath.__cpu_features__
 TYPES = {"f2": "i16", "f4": "float", "f8": "double", "b1": "i1"}
 TYPES |= {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
 _FLOAT_COMPARISONS = {"equal": "oeq", "not_equal": "une", "less": "olt", "less_equal": "ole", "greater": "ogt",
@@ -338,7 +340,7 @@ def cast(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
 
 def _cast_half(code: Code, to: str, dtype: str, x: str, lanes: int) -> str:
     """The conversion of the processor between float16 and float32; without one LLVM calls a library that is missing."""
-    if "f4" not in (to, dtype) or not __cpu_features__.get("F16C"):
+    if "f4" not in (to, dtype) or not FEATURES.get("F16C"):
         raise Unsupported(f"a cast from {dtype} to {to}")
     half, bits, wide = ("half" if lanes == 1 else f"<{lanes} x half>"), type_of("f2", lanes), type_of("f4", lanes)
     if to == "f4":

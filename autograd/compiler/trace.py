@@ -457,11 +457,13 @@ class Traced(NDArrayOperatorsMixin):
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
         return call_whole(self._trace, np.trace, (self, offset, axis1, axis2, dtype), {"out": out})
 
-    def var(self, *args: Any, **words: Any) -> Any:
-        return call_whole(self._trace, np.var, (self, *args), words)
+    def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
+        shift = np.subtract(self, self.mean(axis, dtype, out, True))
+        total = np.square(shift, out=shift).sum(axis, keepdims=keepdims)
+        return np.divide(total, max(self.size // max(total.size, 1) - ddof, 0), out=total)
 
     def std(self, *args: Any, **words: Any) -> Any:
-        return call_whole(self._trace, np.std, (self, *args), words)
+        return np.sqrt(self.var(*args, **words))
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Traced:
         return _argument(self, "argmax", axis, out, keepdims)
@@ -1017,8 +1019,7 @@ _WHOLE = (
     np.linalg.cholesky, np.linalg.det, np.linalg.eigh, np.linalg.eigvalsh, np.linalg.inv, np.linalg.matrix_power,
     np.linalg.norm, np.linalg.pinv, np.linalg.qr, np.linalg.slogdet, np.linalg.solve, np.linalg.svd,
     np.argpartition, np.argsort, np.convolve, np.correlate, np.cumprod, np.cumsum, np.diff, np.digitize, np.einsum,
-    np.inner, np.interp, np.kron, np.lexsort, np.partition, np.searchsorted, np.sort, np.std, np.tensordot, np.trace,
-    np.var,
+    np.inner, np.interp, np.kron, np.lexsort, np.partition, np.searchsorted, np.sort, np.tensordot, np.trace,
 )
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -1038,7 +1039,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{f: _view_of(f) for f in (np.broadcast_to, np.moveaxis, np.rollaxis, np.expand_dims, np.squeeze, np.swapaxes,
                                 np.transpose, np.flip, np.flipud, np.fliplr, np.diagonal, np.rot90)},
     **{getattr(np, name): _method(name) for name in (
-        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin")},
+        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin", "std",
+        "var")},
     np.tril: _triangle(True), np.triu: _triangle(False),
     **{f: _called(f) for f in _WHOLE},
     np.isneginf: _infinite(True), np.isposinf: _infinite(False), np.round: _rounded, np.nan_to_num: _finite,

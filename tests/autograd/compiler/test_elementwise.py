@@ -19,7 +19,7 @@ from .running import DTYPES, SPECIAL, elementwise, made, numbers, run, same, wri
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
-HALF = ["f2"] if operations.__cpu_features__.get("F16C") else []
+HALF = ["f2"] if operations.FEATURES.get("F16C") else []
 STEPS = [(name, dtype) for name, (_, dtypes, _) in UFUNCS.items() for dtype in dtypes if dtype in (*DTYPES, *HALF)]
 CASTS = [(a, b) for a in DTYPES for b in DTYPES if not (a in ("f4", "f8") and b == "u4")]
 SAME_SIZE = [(a, b) for a in DTYPES for b in DTYPES if "b1" not in (a, b) and a[1] == b[1]]

@@ -360,6 +360,8 @@ TRACED: dict[str, tuple[Callable[..., Any], tuple[Callable[[int], Any], ...]]] =
     "a layer that drops nothing": (trained(lambda x: DROPS_NOTHING(ag.tensor(x) @ W).sum()), (_x,)),
     "a rate of right labels": (
         trained(lambda x, y: (np.argmax(ag.tensor(x) @ W, 1) == y).mean() * (W**2).sum()), (_x, _y)),
+    "deviations": (
+        trained(lambda x: ((ag.tensor(x) - x.mean(0)) / np.std(ag.tensor(x), 0) @ W).var(1, ddof=1).sum()), (_t,)),
     "a determinant": (trained(lambda x: np.linalg.det(ag.tensor(x).T @ (x @ W))), (_x,)),
     "an embedding at every second label": (
         trained(lambda y: (nn.embedding(ag.tensor(y)[::2], W) ** 2).sum()), (_y,)),
