@@ -152,7 +152,7 @@ class Dropout(Module):
         self.along = (along,) if isinstance(along, str) else tuple(along)
 
     def forward(self, input: Any) -> Tensor:
-        if not self.training or self.p == 0:
+        if not self.training:
             return input
-        key = random.next_key("dropout")
-        return dropout(input, self.p, key=key.along(*self.along) if self.along else key)
+        key = random.next_key("dropout") if self.p else None
+        return dropout(input, self.p, key=key.along(*self.along) if key is not None and self.along else key)

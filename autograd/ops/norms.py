@@ -47,8 +47,8 @@ from .ufuncs import isnan
 def _have_digits(a: Any, b: Any) -> bool:
     """Whether the inverses `b` have at least half of their digits, so that second derivatives have some."""
     size = np.max(np.abs(a), axis=(-2, -1)) * np.max(np.abs(b), axis=(-2, -1))
-    found = (size * epsilon(b.dtype) ** 0.5 < 1).all()
-    return bool(found if isinstance(found, np.generic) else to_host(found))
+    are_small = size * epsilon(b.dtype) ** 0.5 < 1
+    return bool(are_small.all() if isinstance(are_small, np.ndarray | np.generic) else to_host(are_small.all()))
 
 
 def _cofactors(det: Any, x: Any) -> Any:
