@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache, cached_property
+from types import MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -250,12 +253,50 @@ class Structure:
         return [f"{what}.{key}" if named and isinstance(key, str) else f"{what}[{key!r}]" for key in self.keys]
 
 
+class _OfFields(Structure):
+    """A dataclass that is rebuilt from all its attributes, and not by a call of its class."""
+
+    __slots__ = ()
+
+    def _build(self, leaves: Any) -> Any:
+        kind: Any = self.kind
+        found: Any = object.__new__(kind)
+        for name, x in (*zip(self.keys, [part._build(leaves) for part in self.parts], strict=True), *self.rest):
+            object.__setattr__(found, name, x)
+        return found
+
+
+class _Whole(Structure):
+    """A container as Python copies it: the arguments of what makes it, its attributes, its items and those by key."""
+
+    __slots__ = ()
+
+    def _build(self, leaves: Any) -> Any:
+        args, attributes, items, pairs = [part._build(leaves) for part in self.parts]
+        return copy.copy(_Reduced((self.rest, args, attributes, iter(items), iter(pairs.items()))))
+
+    def _paths(self, what: str) -> list[str]:
+        return [what, f"vars({what})", what, what]
+
+
+class _Reduced:
+    """An object that `copy.copy` makes another one of, by the value of ``__reduce_ex__``."""
+
+    def __init__(self, value: tuple[Any, ...]):
+        self.value = value
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.value
+
+
 LEAF = Structure(None)
 """The structure of a leaf."""
 
 
-def flatten(tree: Any) -> tuple[list[Any], Structure]:
+def flatten(tree: Any, is_whole: bool = False) -> tuple[list[Any], Structure]:
     """The leaves of a nested container in order, and its structure.
+
+    With `is_whole` attributes of containers are parts, too, and to rebuild one is to copy it, as `copy.copy` does.
 
     Examples
     --------
@@ -265,28 +306,67 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """
     leaves: list[Any] = []
     try:
-        return leaves, _flatten(tree, leaves)
+        return leaves, _flatten(tree, leaves, is_whole)
     except RecursionError as error:
         raise nested_in_itself(error) from error
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+def _flatten(tree: Any, leaves: list[Any], is_whole: bool) -> Structure:
     kind = tree.__class__
     if kind in _LEAVES:
         leaves.append(tree)
         return LEAF
+    if is_whole and kind not in _CONTAINERS and (found := _whole(tree, leaves)) is not None:
+        return found
     if kind not in _CONTAINERS and not isinstance(tree, tuple | list | Mapping):
         node = _nodes[kind] if kind in _nodes else node_of(kind)
         if node is None:
             leaves.append(tree)
             return LEAF
         parts, keys, rest = node.split(tree)
-        return Structure(kind, tuple(keys), tuple([_flatten(x, leaves) for x in parts]), rest)
+        return Structure(kind, tuple(keys), tuple([_flatten(x, leaves, is_whole) for x in parts]), rest)
     if tree is None:
         return Structure(kind)
     if isinstance(tree, Mapping):
-        return Structure(kind, tuple(tree), tuple([_flatten(tree[key], leaves) for key in tree]))
-    return Structure(kind, tuple(range(len(tree))), tuple([_flatten(x, leaves) for x in tree]))
+        return Structure(kind, tuple(tree), tuple([_flatten(tree[key], leaves, is_whole) for key in tree]))
+    return Structure(kind, tuple(range(len(tree))), tuple([_flatten(x, leaves, is_whole) for x in tree]))
+
+
+def _whole(tree: Any, leaves: list[Any]) -> Structure | None:
+    """The structure of a container as it is copied; None for one that is rebuilt of its parts, and for a leaf."""
+    kind: Any = tree.__class__
+    if not isinstance(tree, tuple | list | Mapping):
+        if node_of(kind) is None or not is_dataclass(tree):
+            return None
+        names, static = _fields_of(kind)
+        held = {name: getattr(tree, name) for name in names if hasattr(tree, name)} | getattr(tree, "__dict__", {})
+        held = _uncomputed(kind, held)
+        rest = tuple([(name, held.pop(name)) for name in static if name in held])
+        return _OfFields(kind, (*held,), tuple([_flatten(x, leaves, True) for x in held.values()]), rest)
+    try:
+        reduced = tree.__reduce_ex__(4) if hasattr(tree, "__dict__") or not isinstance(tree, tuple) else ""
+    except Exception:  # of a class that has no copies
+        return None
+    if isinstance(reduced, str):
+        return None
+    make, args, attributes, items, pairs, *_ = (*reduced, None, None, None)
+    if args and args[0] is kind:
+        make, args = MethodType(make, kind), args[1:]
+    attributes = (_uncomputed(kind, attributes) or None) if attributes.__class__ is dict else attributes
+    parts: tuple[Any, ...] = args, attributes, list(items or ()), dict(pairs or ())
+    return _Whole(kind, tuple(range(4)), tuple([_flatten(x, leaves, True) for x in parts]), make)
+
+
+def _uncomputed(kind: type, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Attributes without those that a `cached_property` has computed from the others."""
+    return {name: x for name, x in attributes.items() if not isinstance(getattr(kind, name, None), cached_property)}
+
+
+@cache  # one entry for each class
+def _fields_of(kind: type) -> tuple[list[str], list[str]]:
+    """The names of the fields of a dataclass, and of the static ones among them."""
+    found = fields(kind)
+    return [each.name for each in found], [each.name for each in found if each.metadata.get("static")]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:

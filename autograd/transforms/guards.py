@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from operator import getitem, is_
 from types import FrameType
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from ..arrays.capture import Capture, current_capture, read_of_capture
-from ..arrays.device import runtime_of
+from ..arrays.device import is_inexact, runtime_of
 from ..compiler.identities import Identities, Read, values_of
 from ..compiler.text import Text, indented
 from ..engine.dispatch import announce
@@ -37,6 +38,9 @@ __all__ = ["ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard",
 ORDINARY = "fcbiu"
 """The kinds of dtypes of which operations take arrays, and other values are made."""
 
+_MOST_BYTES = 1 << 16
+"""An array whose values each call compares has at most so many bytes."""
+
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -51,6 +55,8 @@ class Form:
 
     Attributes
     ----------
+    args : tuple
+        The arguments.
     key : tuple
         Equal for arguments of one form.
     arrays : list
@@ -62,7 +68,8 @@ class Form:
     is_on_device = False
 
     def __init__(self, args: tuple[Any, ...]):
-        self.leaves, self.structure = flatten(args)
+        self.args = args
+        self.leaves, self.structure = flatten(args, is_whole=True)
         self.arrays: list[Any] = []
         parts: list[Any] = []
         self.held: list[Any] = []  # objects that the key names by their identity
@@ -98,7 +105,7 @@ class Form:
                 parts.append((x.__class__, id(x)))
                 self.held.append(x)
         self.parts = parts
-        self.key = (repr(self.structure), *_kinds(self.structure), *parts)
+        self.key = (*_form_of(self.structure), *parts)
 
     @property
     def is_plain(self) -> bool:
@@ -109,7 +116,22 @@ class Form:
         return ", ".join(short(x) for x in self.leaves)
 
     def copied(self) -> Form:
-        """The same arguments with copies of their arrays, which tells an argument from an array of the program."""
+        """The same arguments with copies of their arrays, which tells an argument from an array of the program.
+
+        Raises
+        ------
+        CaptureError
+            The values of one would be seen neither by the recorded runs nor by replays.
+        """
+        for name, x in zip(_names(self.structure), self.leaves, strict=True):
+            array = x.array if x.__class__ in TENSORS else x
+            is_own = isinstance(array, np.ndarray) and array.__class__ not in (np.ndarray, np.memmap)
+            if is_own or _counts_by_value(array) and (array.dtype.hasobject or array.nbytes > _MOST_BYTES):
+                raise CaptureError(
+                    f"capture: {name} is {short(array)} of the class {type(array).__name__}; needed: an ndarray, no "
+                    f"objects in it, and of text, dates and records, which are compared, at most {_MOST_BYTES} bytes\n"
+                    "  fix: give its numbers as arrays, and objects in a list; or call the step itself"
+                )
         return self._with(lambda array: _copy_of(array) if isinstance(array, np.ndarray) else array)
 
     def other(self, seed: int, is_far: bool, scale: float = 1.0) -> Form:
@@ -149,11 +171,20 @@ class Form:
             own = made.get(id(array))
             if own is None:
                 own = made[id(array)] = change(array)
-            if is_tensor:
-                own, tensor = copy.copy(x), own
-                own.array = tensor
-            leaves.append(own)
-        return Form(self.structure.rebuild(leaves))
+            if is_tensor and (tensor := made.get(id(x))) is None:
+                tensor = made[id(x)] = copy.copy(x)
+                tensor.array = own
+            leaves.append(tensor if is_tensor else own)
+        try:
+            found = Form(self.structure.rebuild(leaves))
+            pairs = zip_longest(_names(self.structure), found.leaves, leaves)
+            fault = next((f"has another {name}" for name, a, b in pairs if a is not b), "")
+        except Exception as error:  # of a class of the program
+            fault = f"is none: {type(error).__name__}: {error}"
+        if fault:
+            text = f"capture: a copy of the arguments {fault}\n  fix: give the parts of each; or call the step itself"
+            raise CaptureError(text)
+        return found
 
     def require_unwritten(self, given: Form) -> None:
         """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
@@ -169,6 +200,15 @@ class Form:
         found, structure = flatten(result)
         of = {id(copied): mine for mine, copied in zip(self.leaves, given.leaves, strict=True) if mine is not copied}
         return structure.rebuild([of.get(id(x), x) for x in found]) if any(id(x) in of for x in found) else result
+
+
+def _names(structure: Structure) -> list[str]:
+    """The names of the leaves of arguments in messages."""
+    return [path for i, part in enumerate(structure.parts) for path in part.paths(f"argument {i}")]
+
+
+def _form_of(structure: Structure) -> list[Any]:
+    return [repr(structure), *_kinds(structure)]
 
 
 class _Rest:
@@ -204,6 +244,11 @@ def _kinds(structure: Structure) -> Iterator[Any]:
             yield _Rest(structure.rest)
         for part in structure.parts:
             yield from _kinds(part)
+
+
+def _counts_by_value(x: Any) -> bool:
+    """Whether a form has the values of an array or a scalar, as of text, a date, a record: no operation takes them."""
+    return isinstance(x, np.ndarray | np.generic) and not (x.dtype.kind in ORDINARY or is_inexact(x.dtype))
 
 
 def _copy_of(x: Any) -> Any:

@@ -1,0 +1,209 @@
+"""The arguments of a captured step: containers of the program, values that no operation takes, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+from autograd import nn
+from autograd.compiler.loops import Pointer, Unsupported
+from autograd.compiler.machine import is_available, ufunc_row
+from autograd.engine.pytree import register_pytree_node
+from autograd.errors import CaptureError
+from autograd.transforms.guards import Form
+
+from .test_capture import bits
+
+CALLS = 14
+
+
+def _x(i: int, *shape: int) -> Any:
+    return numpy.random.default_rng(i).standard_normal(shape or (5, 4)).astype("float32")
+
+
+def _t(i: int) -> Any:
+    return ag.tensor(_x(i))
+
+
+@dataclass
+class Batch:
+    x: Any
+    k: float = field(default=1.0, init=False)
+
+
+class Encoding(dict[str, Any]):
+    k: Any = 1.0
+
+
+# -- containers of the program -----------------------------------------------------------------------------------------
+@dataclass
+class Post:
+    x: Any
+
+    def __post_init__(self) -> None:
+        self.k: Any = 1.0
+
+
+@dataclass
+class Norm:
+    x: Any
+
+    def __post_init__(self) -> None:
+        self.x = self.x * 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    x: Any
+    k: Any = field(default=1.0, init=False)
+
+
+@dataclass
+class Static:
+    x: Any
+    k: Any = field(default=1.0, metadata={"static": True})
+    mask: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mask = numpy.asarray(self.x.array > 0)
+
+
+@dataclass
+class Cached:
+    x: Any
+    k: Any
+
+    @functools.cached_property
+    def y(self) -> Any:
+        return self.x * self.k
+
+
+class CachedItems(dict[str, Any]):
+    @functools.cached_property
+    def y(self) -> Any:
+        return self["x"] * self["k"]
+
+
+@dataclass
+class Output(OrderedDict[str, Any]):
+    x: Any
+
+    def __post_init__(self) -> None:
+        self["x"] = self.x
+
+    def __reduce__(self) -> Any:  # as that of outputs of models
+        make, _, *rest = super().__reduce__()
+        return make, (self.x,), *rest
+
+
+class Rows(list[Any]):
+    k: Any = 1.0
+
+
+Named = namedtuple("Named", "x y")
+
+
+class Pair(Named):
+    k: Any = 1.0
+
+
+class Own:
+    def __init__(self, x: Any, k: Any):
+        self.x, self.k = x, k
+
+
+register_pytree_node(Own, lambda own: ((own.x,), own.k), lambda k, parts: Own(*parts, k))
+
+
+def _with(x: Any, k: Any) -> Any:
+    object.__setattr__(x, "k", k)
+    return x
+
+
+# a container of a Tensor and a number, and a step
+CONTAINERS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "a subclass of dict": (lambda x, k: _with(Encoding(x=x), k), lambda b: b["x"] * b.k),
+    "a subclass of list": (lambda x, k: _with(Rows([x]), k), lambda b: b[0] * b.k),
+    "a subclass of a named tuple": (lambda x, k: _with(Pair(x, 0), k), lambda b: b.x * b.k),
+    "a named tuple": (Named, lambda b: b.x * b.y),
+    "a field with init=False": (lambda x, k: _with(Batch(x), k), lambda b: b.x * b.k),
+    "an attribute set after __post_init__": (lambda x, k: _with(Post(x), k), lambda b: b.x * b.k),
+    "a dataclass that converts": (lambda x, k: _with(Norm(x), k), lambda b: b.x * b.k),
+    "a dataclass with slots": (lambda x, k: _with(Slots(x), k), lambda b: b.x * b.k),
+    "a static field": (Static, lambda b: b.x * b.mask * b.k),
+    "a cached property": (Cached, lambda b: b.y * b.y),
+    "a cached property of a subclass of dict": (lambda x, k: CachedItems(x=x, k=k), lambda b: b.y * b.y),
+    "a dataclass that is a dictionary": (lambda x, k: _with(Output(x), k), lambda b: b["x"] * b.x * b.k),
+    "a default": (lambda x, k: defaultdict(list, x=x, k=k), lambda b: b["x"] * b["k"]),
+    "a dictionary with an order": (lambda x, k: OrderedDict(x=x, k=k), lambda b: b["x"] * b["k"]),
+    "a UserDict": (lambda x, k: UserDict(x=x, k=k), lambda b: b["x"] * b["k"]),
+    "a view of a dictionary": (lambda x, k: MappingProxyType({"x": x, "k": k}), lambda b: b["x"] * b["k"]),
+    "a registered class": (Own, lambda b: b.x * b.k),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers_of_the_program_are_copied_whole(name: str) -> None:
+    make, step = CONTAINERS[name]
+    do = ag.capture(step)
+    for i in range(CALLS):
+        k = 2.0 if i < CALLS - 3 else 3.0
+        assert bits(do(make(_t(i), k))) == bits(step(make(_t(i), k))), i
+    assert do.replays == CALLS - 2 - 4 and do.is_captured  # two records
+
+
+class Twice(tuple[Any, ...]):
+    def __new__(cls, x: Any) -> Any:
+        return super().__new__(cls, [x[0] * 2.0])
+
+
+class Uncopied(dict[str, Any]):
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (_fail, ())
+
+
+def _fail() -> Any:
+    raise KeyError("no copy")
+
+
+@pytest.mark.parametrize(
+    ("make", "step", "text"),
+    [
+        (lambda x: Twice([x]), lambda b: b[0] * 1.0, r"has another argument 0\[0\]"),
+        (lambda x: Uncopied(x=x), lambda b: b["x"] * 1.0, "is none: KeyError: 'no copy'"),
+        (lambda x: numpy.ma.masked_array(x.array, x.array > 0), lambda b: ag.tensor(b.filled(0.0)), "MaskedArray"),
+        (lambda x: numpy.zeros(5, [("x", "f4")]).view(numpy.recarray), lambda b: ag.tensor(b.x), "recarray"),
+        (lambda x: numpy.array([1.0, "a"], object), lambda b: _t(0) * b[0], r"argument 0 is object\[2\]"),
+        (lambda x: numpy.zeros(5000, "U4"), lambda b: _t(0) * len(b), "at most 65536 bytes"),
+    ],
+)
+def test_an_argument_that_is_not_copied_whole_is_refused(make: Any, step: Any, text: str) -> None:
+    do = ag.capture(step, warmup=0)
+    for i in range(3):
+        with pytest.raises(CaptureError, match=text + r"(.|\n)*The step itself has run"):
+            do(make(_t(i)))
+
+
+def test_the_memory_of_a_file_may_be_an_argument(tmp_path: Any) -> None:
+    rows = numpy.memmap(tmp_path / "rows", "float32", "w+", shape=(40, 4))
+    rows[...] = _x(0, 40, 4)
+    do = ag.capture(lambda x: ag.tensor(x) * 2.0)
+    for i in range(8):
+        assert bits(do(rows[4 * i : 4 * i + 4])) == bits(rows[4 * i : 4 * i + 4] * 2)
+    assert do.replays == 4
+
+
+def test_a_tensor_that_is_there_twice_is_one_in_the_recorded_runs() -> None:
+    do = ag.capture(lambda a, b: a * (2.0 if a is b else 3.0))
+    for i in range(8):
+        x = _t(i)
+        assert bits(do(x, x)) == bits(x * 2.0)
+    assert do.replays == 4
