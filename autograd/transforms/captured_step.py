@@ -462,7 +462,7 @@ class CapturedStep:
         recorder.follow(reach.stateful)
         recorder.stateful = reach.stateful
         with recorder:
-            result = self._step(*given.structure.rebuild(given.leaves))
+            result = self._step(*given.args)
         if recorder.watch is not None:
             recorder.watch.end()
         if not state.distribution.is_alone:

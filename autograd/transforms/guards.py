@@ -30,7 +30,7 @@ from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, frames_of_threads, short, uncollected
 from ..random.keys import Key
-from .reach import Reach, is_of_library
+from .reach import ABSENT, Change, Reach, is_of_library, same
 from .recorder import Recorder, Silent
 
 __all__ = ["ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
@@ -187,13 +187,25 @@ class Form:
         return found
 
     def require_unwritten(self, given: Form) -> None:
-        """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
+        """Raise CaptureError if the step has changed the copies of its arguments that it was given."""
         for mine, copied in zip(self.arrays, given.arrays, strict=True):
             if mine is not copied and mine.tobytes() != copied.tobytes():
                 raise CaptureError(
                     f"capture: the step writes to its argument {short(mine)}; a replay would not repeat that\n"
                     "  fix: x = x - x.mean(0) in the place of x -= x.mean(0)"
                 )
+        leaves, structure = flatten(given.args, is_whole=True)
+        before = dict(zip(_names(given.structure), given.leaves, strict=True))
+        after = dict(zip(_names(structure), leaves, strict=True))
+        pairs = [(name, before.get(name, ABSENT), after.get(name, ABSENT)) for name in {**before, **after}]
+        change: Any = next((Change(*pair) for pair in pairs if not same(*pair[1:])), None)
+        if change is None and _form_of(structure) != _form_of(given.structure):
+            change = f"containers were {given.structure!r} and are {structure!r}"
+        if change is not None:
+            raise CaptureError(
+                f"capture: the step changes its arguments: {change}; a replay would not repeat that\n  fix: return the "
+                "value, and keep, count or append it outside of the step; or call the step itself"
+            )
 
     def own(self, given: Form, result: Any) -> Any:
         """The result of a run with copies, with the arguments in the place of their copies."""

@@ -43,6 +43,87 @@ class Encoding(dict[str, Any]):
     k: Any = 1.0
 
 
+# -- a step that changes its arguments ---------------------------------------------------------------------------------
+def _append(x: Any, log: Any) -> Any:
+    log.append((x * 2.0).sum())
+    return log[-1]
+
+
+def _count(x: Any, state: Any) -> Any:
+    state["n"] += 1
+    return x * 2.0
+
+
+def _fill(x: Any, batch: Any) -> Any:
+    batch["y"] = x * 2.0
+    return batch["y"].sum()
+
+
+def _pop(x: Any, batch: Any) -> Any:
+    return x * float(batch.pop("n"))
+
+
+def _set(x: Any, batch: Any) -> Any:
+    batch.k = 3.0
+    return x * batch.k
+
+
+def _exchange(x: Any, batch: Any) -> Any:
+    batch.x = batch.x * 2.0
+    return x * batch.x
+
+
+def _turn(x: Any, batch: Any) -> Any:
+    batch["a"] = batch.pop("a")
+    return x * 2.0
+
+
+CHANGES: dict[str, tuple[Callable[..., Any], Callable[[], Any], str]] = {
+    "a list": (_append, list, r"argument 1\[0\] was absent and is Tensor"),
+    "a list in a dictionary": (lambda x, b: _append(x, b["log"]), lambda: {"log": []}, r"argument 1\['log'\]\[0\] was"),
+    "a number of a dictionary": (_count, lambda: {"n": 0}, r"argument 1\['n'\] was 0 and is 1"),
+    "a new key": (_fill, dict, r"argument 1\['y'\] was absent"),
+    "a key that is taken": (_pop, lambda: {"n": 3}, r"argument 1\['n'\] was 3 and is absent"),
+    "the order of keys": (_turn, lambda: {"a": 1, "b": 2}, "containers were .*'a': .*'b': .* and are .*'b': .*'a':"),
+    "a field": (_exchange, lambda: Batch(_t(9)), r"argument 1\.x was float32"),
+    "a field that __init__ does not take": (_set, lambda: Batch(_t(9)), r"argument 1\.k was 1.0 and is 3.0"),
+    "an attribute of a subclass of dict": (_set, Encoding, r"vars\(argument 1\)\['k'\] was absent and is 3.0"),
+    "an item that is made when it is read": (lambda x, b: x * b["k"], lambda: defaultdict(float), r"argument 1\['k'\]"),
+}  # fmt: skip
+
+
+def _shown(x: Any) -> Any:
+    """What a container of the tests holds."""
+    if isinstance(x, dict):
+        return [list(x), [_shown(part) for part in x.values()], _shown(vars(x)) if hasattr(x, "__dict__") else ()]
+    return [_shown(part) for part in x] if isinstance(x, list) else bits(x.x) if isinstance(x, Batch) else bits(x)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_step_that_changes_an_argument_is_refused(name: str) -> None:
+    step, make, text = CHANGES[name]
+    do = ag.capture(step, warmup=0)
+    for i in range(3):
+        own, other = make(), make()
+        needed = step(_t(i), other)
+        with pytest.raises(CaptureError, match=f"the step changes its arguments: {text}") as caught:
+            do(_t(i), own)
+        assert _shown(own) == _shown(other), "the step has run once, with the caller's argument"
+        assert "fix: return the value" in str(caught.value)
+        assert needed is not None
+
+
+def test_equal_numbers_in_the_place_of_others_are_no_change() -> None:
+    def step(x: Any, state: Any) -> Any:
+        state["rate"], state["mode"] = float("0.5"), "".join(["tr", "ain"])
+        return x * state["rate"]
+
+    do = ag.capture(step, warmup=0)
+    for i in range(6):
+        assert bits(do(_t(i), {"rate": 0.5, "mode": "train"})) == bits(_t(i) * 0.5)
+    assert do.replays == 4
+
+
 # -- containers of the program -----------------------------------------------------------------------------------------
 @dataclass
 class Post:
