@@ -90,7 +90,9 @@ class Form:
                     parts.append((x.__class__, "again", first))
                     continue
                 layout = x.layout if is_tensor else None
-                parts.append((x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout))
+                form = x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout
+                is_by_value = array.dtype.kind not in ORDINARY and _counts_by_value(array)
+                parts.append((*form, array.tobytes()) if is_by_value else form)
                 self.arrays.append(array)
             elif x.__class__ is Key:
                 first = seen.setdefault(id(x), i)
@@ -513,7 +515,8 @@ def entry(
     else:
         of = name(program)
         other[-1:] = [f"if {of}.fits(): {name(guard)}.keep_equal()", f"elif {of}.is_worn(): return None", other[-1]]
-        arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True) if x.__class__ is np.ndarray]
+        arrays = [(v, x) for v, x in zip(given, form.arrays, strict=True)
+                  if x.__class__ is np.ndarray and not _counts_by_value(x)]
         both = guard.with_reads(program.reads, [x for _, x in arrays], program.written)
         faults = ["not fits", *program.faults(name)]  # they see all leaves: by their arrays, or the classes of numbers
         lines += ["try:", f"    fits = {name(both.hold)}({', '.join(v for v, _ in arrays)})", gone]
@@ -556,16 +559,18 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> tuple[list[str], 
                 faults = [f"{a} is not {name(x)}" + (f" or not {a}._requires_grad" if is_tensor else "")]
             lines.append(f"if {' or '.join(faults)}: return None")
             return
-        own = checks if array.__class__ is np.ndarray else faults
+        is_by_value = _counts_by_value(array)
+        own = checks if array.__class__ is np.ndarray and not is_by_value else faults
         if is_tensor:
             faults.append(f"{a}._requires_grad or {a}.tape is not None or {a}.layout is not {name(x.layout)}")
             own.append(f"{v}.__class__ is not {name(array.__class__)}")
         if array.__class__ is Key:
             own.append(f"{v}.axes != {name(array.axes)} or {v}.places != {name(array.places)}")
             own.append(f"{v}.apart != {name(array.apart)}")
-        if isinstance(array, np.ndarray):
-            own.append(f"{v}.shape != {name(array.shape)} or {v}.dtype is not {name(array.dtype)}")
+        if isinstance(array, np.ndarray) or is_by_value:
+            own.append(f"{v}.shape != {name(array.shape)} or {v}.dtype != {name(array.dtype)}")
             own += [f"{v}.strides != {name(array.strides)}"] if array.ndim else []
+        own += [f"{v}.tobytes() != {array.tobytes()!r}"] if is_by_value else []
         own += [f"{v} is v{j}" for j, other in enumerate(arrays) if other.__class__ is array.__class__]
         lines.append(f"{v} = {a}.array if {a}.__class__ is {kind} else {a}" if is_tensor else f"{v} = {a}")
         lines.append(f"if {' or '.join(faults)}: return None")

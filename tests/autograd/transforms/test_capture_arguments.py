@@ -288,3 +288,41 @@ def test_a_tensor_that_is_there_twice_is_one_in_the_recorded_runs() -> None:
         x = _t(i)
         assert bits(do(x, x)) == bits(x * 2.0)
     assert do.replays == 4
+
+
+# -- values that no operation takes ------------------------------------------------------------------------------------
+RECORD = numpy.dtype([("rate", "f4")])
+BY_VALUE: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int], Any]]] = {
+    "a text": (lambda x, m: x.sum() if m == "sum" else x.mean(), lambda i: numpy.array(["sum", "avg"])[i]),
+    "bytes": (lambda x, m: x.sum() if m == b"a" else x.mean(), lambda i: numpy.array([b"a", b"b"])[i]),
+    "an array of text": (lambda x, m: x * {"a": 1.0, "b": 2.0}[str(m[0])], lambda i: numpy.array(["ab"[i]])),
+    "texts of two lengths": (lambda x, m: x * float(len(str(m))), lambda i: numpy.str_("a" * (i + 1))),
+    "a date": (lambda x, d: x * float(d.astype(int) % 7), lambda i: numpy.datetime64("2024-01-01") + i),
+    "dates": (lambda x, d: x * float(d.astype(int)[0] % 7), lambda i: numpy.array(["2024-01-01"], "M8[D]") + i),
+    "dates of two units": (lambda x, d: x * float(d.astype(int)), lambda i: numpy.array(1, ["m8[h]", "m8[m]"][i])[()]),
+    "a record": (lambda x, r: x * float(r["rate"]), lambda i: numpy.array([(1.0,), (2.0,)], RECORD)[i]),
+    "records": (lambda x, r: x * float(r["rate"][0]), lambda i: numpy.array([(1.0 + i,)], RECORD)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_text_dates_and_records_count_by_value(name: str, is_nested: bool) -> None:
+    step, make = BY_VALUE[name]
+    do = ag.capture((lambda b: step(b["x"], b["m"])) if is_nested else step)
+    for i in range(20):
+        args = _t(i), make(int(i >= 8))
+        needed = step(*args)
+        assert bits(do(*((OrderedDict(x=args[0], m=args[1]),) if is_nested else args))) == bits(needed), i
+    assert do.replays == 4 + 10
+
+
+@pytest.mark.parametrize("dtype", [">f4", "U3", "M8[D]"])
+def test_a_dtype_that_is_no_single_object_fits_the_entry(dtype: str) -> None:
+    do = ag.capture(lambda x, y: y * 2.0 if x.dtype.kind != "f" else ag.tensor(x) * y)
+    for i in range(6):
+        do(numpy.zeros(4, dtype), _t(i)[:, :4])
+    assert do.replays == 2
+    assert do._last.enter((numpy.zeros(4, numpy.dtype(dtype).str), _t(7)[:, :4])) is not None  # type: ignore[union-attr]
+    for other in (numpy.zeros(4, "f8"), numpy.zeros(4, "U4"), numpy.ones(4).astype(dtype)[:3]):
+        assert do._last.enter((other, _t(7)[:, :4])) is None  # type: ignore[union-attr]
