@@ -140,14 +140,15 @@ class Form:
         """Arguments of this form with other values.
 
         Floats are moved, and integers and booleans exchanged. With `is_far` floats are exchanged, too, and some change
-        their sign; integers are drawn from those that are there, without the largest, and booleans at random: a mask
-        of ones, equal lengths, the largest label and the place of a maximum are others then. Floats are scaled, for
-        decisions on their size; with NaN as the scale one of each array becomes NaN. Not each step takes such values.
+        their sign; integers are drawn from those that are there, by the seed without the largest or the smallest, or
+        with a 0, and booleans at random or all alike: a mask of ones, equal lengths, the largest label and the place of
+        a maximum are others then. Floats are scaled, for decisions on their size; with NaN as the scale one of each
+        array becomes NaN. Not each step takes such values.
         """
         random = np.random.default_rng(seed)
 
         def changed(array: Any) -> Any:
-            found = _other_values(array, random, is_far)
+            found = _other_values(array, seed, random, is_far)
             if scale == 1.0 or getattr(array, "dtype", np.dtype(int)).kind not in "fc" or not array.size:
                 return found
             at = np.arange(array.size).reshape(array.shape) == 0 if np.isnan(scale) else True
@@ -299,39 +300,55 @@ def others_may_read() -> bool:
 
 def in_other(array: Any, seed: int) -> None:
     """Write other values to an array of the program: floats near to its own, integers and booleans of its range."""
-    array[...] = _other_values(array, np.random.default_rng(seed), is_far=array.dtype.kind in "biu")
+    array[...] = _other_values(array, 0, np.random.default_rng(seed), is_far=array.dtype.kind in "biu")
 
 
-def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
+def _other_values(array: Any, seed: int, random: np.random.Generator, is_far: bool) -> Any:
     """An array of the form of another with other values; see `Form.other`."""
     if array.__class__ is Key:
         return array.at(array.step + 1 + int(random.integers(1000)))
     if array.dtype.kind not in ORDINARY or not array.size:
         return _copy_of(array) if isinstance(array, np.ndarray) else array
     x = _copy_of(np.asarray(array))
-    flat = random.permutation(x.reshape(-1)) if is_far or x.dtype.kind in "biu" else x.reshape(-1)
-    if x.dtype.kind in "fc":
+    flat, is_float = x.reshape(-1), x.dtype.kind in "fc"
+    if is_far and not is_float:
+        flat = (_masks if x.dtype.kind == "b" else _integers)(flat, seed % 3, random)
+    elif is_far or not is_float:
+        flat = random.permutation(flat)
+    if is_float:
         flat = flat * np.asarray(random.uniform(0.7, 1.3, flat.shape), x.real.dtype) + x.dtype.type(0.03125)
         if is_far:
             flat = flat * np.where(random.random(flat.shape) < 0.25, -1, 1)
-    elif is_far:
-        flat = _drawn(flat, random)
     x[...] = flat.reshape(x.shape)
     return x if isinstance(array, np.ndarray) else x[()]
 
 
-def _drawn(flat: Any, random: np.random.Generator) -> Any:
-    """Integers or booleans drawn from those that are there, without the largest. Equal ones become others."""
-    if flat.dtype.kind == "b":
-        found = random.random(flat.shape) < 0.5
-        found[0] = not flat[0]
+def _masks(flat: Any, way: int, random: np.random.Generator) -> Any:
+    """Booleans at random of which the first and the last are others; in one way all of them are alike."""
+    found = random.random(flat.shape) < 0.5
+    found[0], found[-1] = not flat[0], not flat[-1]
+    return np.full(flat.shape, not flat[0]) if way == 1 else found
+
+
+def _integers(flat: Any, way: int, random: np.random.Generator) -> Any:
+    """Other integers of the same range: as the way is 0, 1 or 2 without the largest, without the smallest, or with a 0.
+
+    One that is negative stays among them, as the label of rows that are ignored. Equal integers become smaller by 1,
+    every second one by 2, or all halves; those not above 0, and in one way those below 3, become larger by 1.
+    """
+    values = np.unique(flat)
+    if values.size == 1:
+        known, found = int(values[0]), flat.copy()
+        other = known + 1 if known < 1 or known < 3 and way == 1 else (known - 1, known - 2, known // 2)[way]
+        found[:: 2 if way == 1 and flat.size > 1 else 1] = other
         return found
-    low, high = flat.min(), flat.max()
-    if low == high:
-        found = flat.copy()
-        found[:: 1 if flat.size == 1 else 2] = high - 1 if high > 0 else high + 1
-        return found
-    return random.choice(flat[flat < high], flat.shape)
+    least = min(0, values[0])
+    values = (values[:-1], values[1:], values)[way]
+    at = random.integers(values.size, size=flat.size)
+    found = np.where(values[at] == flat, values[(at + 1) % values.size], values[at])
+    if least < 0 or way == 2:
+        found[np.argmax(flat != least)] = least
+    return found
 
 
 class Seen(Capture):

@@ -326,3 +326,61 @@ def test_a_dtype_that_is_no_single_object_fits_the_entry(dtype: str) -> None:
     assert do._last.enter((numpy.zeros(4, numpy.dtype(dtype).str), _t(7)[:, :4])) is not None  # type: ignore[union-attr]
     for other in (numpy.zeros(4, "f8"), numpy.zeros(4, "U4"), numpy.ones(4).astype(dtype)[:3]):
         assert do._last.enter((other, _t(7)[:, :4])) is None  # type: ignore[union-attr]
+
+
+# -- other values of integers ------------------------------------------------------------------------------------------
+UNPROVED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int], Any]]] = {
+    "the inverse of 1": (lambda x, n: x * (1.0 / int(n)), lambda i: numpy.int64(1 + i)),
+    "a key without the number before": (lambda x, n: x * {1: 1.0, 3: 2.0}[int(n)], lambda i: numpy.int64((3, 1)[i])),
+    "a shape": (lambda x, n: x.reshape((int(n), -1)).sum(1), lambda i: numpy.int64((4, 2)[i])),
+    "the largest of equal lengths": (lambda x, n: x[:, : int(n.max())].sum(1), lambda i: numpy.full(4, (4, 2)[i])),
+    "the sum of equal numbers": (lambda x, n: x * float(n.sum()), lambda i: numpy.full(3, 2 + i)),
+    "the last of two": (lambda x, n: x * float(n[-1]), lambda i: numpy.array([1, i])),
+    "the first of two": (lambda x, n: x * float(n[0]), lambda i: numpy.array([i, 1])),
+    "the smallest": (lambda x, n: x * float(n.min()), lambda i: numpy.array([0 + i, 5, 2, 3])),
+    "how many are not 0": (lambda x, n: x * float(numpy.count_nonzero(n)), lambda i: numpy.array([3, 1, 2 - 2 * i])),
+    "whether all are equal": (lambda x, n: x * (2.0 if (n == n[0]).all() else 3.0), lambda i: numpy.array([3, 3 + i])),
+    "whether a mask has none": (lambda x, m: x * (2.0 if m.any() else 3.0), lambda i: numpy.arange(4) < 4 - 4 * i),
+    "the last of a mask": (lambda x, m: x * (2.0 if m[-1] else 3.0), lambda i: numpy.arange(4) < 4 - i),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_a_number_that_python_computes_from_integers_is_refused(name: str) -> None:
+    step, make = UNPROVED[name]
+    do = ag.capture(step)
+    with pytest.raises(CaptureError, match="with other values of its arguments"):
+        for i in range(9):
+            args = ag.tensor(_x(i, 4, 4)), make(int(i >= 6))
+            assert bits(do(*args)) == bits(step(*args)), "silently wrong"
+
+
+@pytest.mark.parametrize(
+    "flat", [[3, 1, 2], [0, 1], [5, 5, 5], [1], [0], [2], [-1, -1], [-100, 2, 0, 1], [255, 255], [7, 0, 7]]
+)
+def test_other_integers_are_of_the_range(flat: list[int]) -> None:
+    given = numpy.array(flat, "uint8" if min(flat) >= 0 else "int8")
+    others = [Form((given,)).other(seed, True).arrays[0] for seed in range(3)]
+    assert all(other.dtype == given.dtype and (other != given).any() for other in others)
+    for of in (numpy.sum, lambda x: x[0], lambda x: x[-1]):
+        assert any(of(other) != of(given) for other in others), of
+    if len({*flat}) > 1:
+        low, high = min(*flat, 0), max(flat)
+        assert all(low <= other.min() and other.max() <= high for other in others)
+        assert any(other.max() != high for other in others)
+        assert low == 0 or all(low in other for other in others)  # the label of rows that are ignored
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3], [2, 2, 2, 2], [-100, 0, 1, 2], [-100, -100, 1, 3]])
+def test_labels_and_indices_are_captured(labels: list[int]) -> None:
+    table = ag.Parameter(_x(3, 4, 4))
+
+    def step(x: Any, y: Any, i: Any) -> Any:
+        return nn.cross_entropy(ag.tensor(x) @ table, y) + nn.embedding(i, table).sum()
+
+    do = ag.capture(step)
+    for i in range(10):
+        y = numpy.roll(numpy.array(labels), i)
+        args = _x(i, 4, 4), y, abs(y) % 4
+        assert bits(do(*args)) == bits(step(*args))
+    assert do.replays == 6
