@@ -91,6 +91,7 @@ class CapturedStep:
         self._on: Count | None = None  # that of the mesh of the last call that was no replay at once
         self._counted = 0  # the replays that are counted there
         self._count = 0  # of the recorded calls since a replay
+        self._parts: dict[str, tuple[Any, ...]] = {}  # of the last one's form
         self._replays = 0  # at the last recorded call
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
@@ -408,12 +409,12 @@ class CapturedStep:
         if self._replayed > self._replays:
             self._count, self._replays = 0, self._replayed
         if self._count >= _MOST_PLANS:
+            other, fix = form.advice(self._parts)
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
-                f"{form}{self._why}\n  fix: pad the arguments to one shape; give numbers that change as "
-                "numpy.float64(x); or call the step itself"
+                f"{form}{self._why}{other}\n  fix: {fix}; or call the step itself"
             )
-        self._last = None
+        self._last, self._parts = None, form.named_parts()
         self._count += 1
 
     def _keep(self, form: Form, plan: _Plan | _LaunchPlan) -> None:

@@ -117,6 +117,27 @@ class Form:
     def __str__(self) -> str:
         return ", ".join(short(x) for x in self.leaves)
 
+    def named_parts(self) -> dict[str, tuple[Any, ...]]:
+        """The part of the key of each leaf, by its name in messages."""
+        return dict(zip(_names(self.structure), self.parts, strict=True))
+
+    def advice(self, last: dict[str, tuple[Any, ...]]) -> tuple[str, str]:
+        """The first argument that is another one than in the last recorded call, as text, and a fix."""
+        fix = "leave out of the arguments what is another one in each call"
+        for name, now in self.named_parts().items():
+            (kind, mark, *_), was = now, last.get(name, now)
+            if was == now or was[0] is not kind:
+                continue
+            if kind in _CONSTANTS:
+                fix = "give numbers that change as numpy.float64(x)" if kind in (int, float, complex) else fix
+                return f"\n  {name} was {was[1]} and is {mark}", fix
+            if isinstance(mark, int):
+                text = f"is another {kind.__name__} than in the last call; objects are compared by identity"
+                return f"\n  {name} {text}", f"make the {kind.__name__} once, before the calls; or give its values"
+            if isinstance(now[-1], bytes) and was[:-1] == now[:-1]:
+                return f"\n  {name} has other values; text, dates and records are compared by value", fix
+        return "", "pad the arguments to one shape; give numbers that change as numpy.float64(x)"
+
     def copied(self) -> Form:
         """The same arguments with copies of their arrays, which tells an argument from an array of the program.
 

@@ -384,3 +384,34 @@ def test_labels_and_indices_are_captured(labels: list[int]) -> None:
         args = _x(i, 4, 4), y, abs(y) % 4
         assert bits(do(*args)) == bits(step(*args))
     assert do.replays == 6
+
+
+# -- what a refusal names ----------------------------------------------------------------------------------------------
+class Scale:
+    def loss(self, x: Any) -> Any:
+        return (x * 2.0).sum()
+
+
+SCALE = Scale()
+RENEWED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], str]] = {
+    "a method": (lambda f, x: f(x), lambda i: (SCALE.loss, _t(i)), "argument 0 is another method .*make the method"),
+    "a slice": (lambda x, s: x[s] * 2.0, lambda i: (_t(i), slice(0, 2)), "argument 1 is another slice .*its values"),
+    "a set": (lambda x, b: x * len(b["s"]), lambda i: (_t(i), {"s": frozenset([1])}), r"argument 1\['s'\] is another"),
+    "a function": (lambda x, f: f(x), lambda i: (_t(i), lambda x: x * 2.0), "argument 1 is another function"),
+    "a partial function": (
+        lambda x, f: f(x), lambda i: (_t(i), functools.partial(ag.Tensor.sum, axis=0)), "argument 1 is another part"),
+    "a parameter": (lambda p: p * 2.0, lambda i: (ag.Parameter(_x(i)),), "argument 0 is another Parameter .*make the"),
+    "a number": (lambda x, k: x * k, lambda i: (_t(i), float(i)), r"argument 1 was \d+.0 and is \d+.0.*numpy.float64"),
+    "a text": (lambda x, k: x * 2, lambda i: (_t(i), str(i)), r"argument 1 was '\d+' and is '\d+'.*fix: leave out"),
+    "texts": (lambda x, k: x * 2, lambda i: (_t(i), numpy.array([f"{i:4}"])), "argument 1 has other values; .*leave"),
+    "a shape": (lambda x: x * 2.0, lambda i: (ag.tensor(_x(i, 3, i + 1)),), "fix: pad the arguments"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RENEWED)
+def test_a_refusal_names_what_is_another_one_in_each_call(name: str) -> None:
+    step, make, text = RENEWED[name]
+    do = ag.capture(step)
+    with pytest.raises(CaptureError, match=f"(?s)recorded without a replay.*{text}"):
+        for i in range(20):
+            do(*make(i))
