@@ -237,6 +237,8 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} of floats: some results depend on the place")
     if any(stride < 0 for pointer in pointers for stride in pointer.strides):
         raise Unsupported(f"{ufunc.__name__} with negative strides")
+    if ufunc is np.power and pointers[-1].dtype[0] == "i":
+        raise Unsupported("power of integers: its loop raises an error of Python for a negative exponent")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
     if ufunc in (np.power, np.float_power) and len(dims) > 1 and inner[1] == 0 and any(strides[1]):

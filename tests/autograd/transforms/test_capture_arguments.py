@@ -415,3 +415,26 @@ def test_a_refusal_names_what_is_another_one_in_each_call(name: str) -> None:
     with pytest.raises(CaptureError, match=f"(?s)recorded without a replay.*{text}"):
         for i in range(20):
             do(*make(i))
+
+
+# -- powers of integers ------------------------------------------------------------------------------------------------
+def test_a_power_of_integers_raises_the_error_of_the_step() -> None:
+    def step(x: Any, y: Any) -> Any:
+        return ag.tensor(x) ** ag.tensor(y)
+
+    do, exponents = ag.capture(step), numpy.arange(20).reshape(5, 4)
+    for i in range(14):
+        x = (_x(i) * 50).astype("int64")
+        if i in (7, 10, 11, 12):
+            with pytest.raises(ag.errors.ShapeError, match="negative integer powers"):
+                do(x, exponents - 1)
+        else:
+            assert bits(do(x, exponents)) == bits(step(x, exponents)), i
+
+
+@pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
+def test_the_loop_of_a_power_of_integers_is_not_called_without_python() -> None:
+    with pytest.raises(Unsupported, match="an error of Python"):
+        ufunc_row(numpy.power, (4,), [Pointer("i8", (8,))] * 3)
+    ufunc_row(numpy.power, (4,), [Pointer("u8", (8,))] * 3)
+    ufunc_row(numpy.power, (4,), [Pointer("f8", (8,))] * 3)
