@@ -33,7 +33,7 @@ from ..errors import (
     short_site,
     typed,
 )
-from .guards import ORDINARY, Form, Guard, Seen, entry, in_other, is_heard, others_may_read
+from .guards import MOST_BYTES, ORDINARY, Form, Guard, Seen, entry, in_other, is_heard, others_may_read
 from .launch_graph import Launches, copied, require_device
 from .memory import Memory, Watch, is_large
 from .proving import proved_run
@@ -49,8 +49,6 @@ _MOST_PLANS = 16
 """The records that are kept, and the calls that may be recorded one after another without a replay."""
 
 
-_MOST_BYTES = 1 << 16
-"""An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
 _MOST_FIRSTS = 4
@@ -653,7 +651,7 @@ class CapturedStep:
         trained = {at for at, x in leaves.items() if x._requires_grad}
 
         def may_refuse(x: Any) -> bool:
-            return x.nbytes <= _MOST_BYTES and id(x) not in trained
+            return x.nbytes <= MOST_BYTES and id(x) not in trained
 
         found: list[tuple[str, Any]] = []
         waiting, runs = deque([arrays] if arrays else []), 0
@@ -665,13 +663,13 @@ class CapturedStep:
                     waiting += [group[:half], group[half:]]
                 elif (why := fault(group)).__class__ is str and why or why is None and may_refuse(group[0][1]):
                     found += group
-        if large := next((path for path, x in found if x.nbytes > _MOST_BYTES or id(x) in trained), ""):
+        if large := next((path for path, x in found if x.nbytes > MOST_BYTES or id(x) in trained), ""):
             raise CaptureError(
                 f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare its "
-                f"values; needed: an array that is no parameter, of at most {_MOST_BYTES} bytes\n"
+                f"values; needed: an array that is no parameter, of at most {MOST_BYTES} bytes\n"
                 "  fix: compute the constant before the step; or by operations of autograd, as np.sum(ag.tensor(x))"
             )
-        small = [x for x in others if 0 < x.nbytes <= _MOST_BYTES]  # such as text, dates and records
+        small = [x for x in others if 0 < x.nbytes <= MOST_BYTES]  # such as text, dates and records
         return [(leaves.get(id(x), x), x.tobytes()) for x in [*(x for _, x in found), *small]]
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:

@@ -33,12 +33,12 @@ from ..random.keys import Key
 from .reach import ABSENT, Change, Reach, is_of_library, same
 from .recorder import Recorder, Silent
 
-__all__ = ["ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
+__all__ = ["MOST_BYTES", "ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
 
 ORDINARY = "fcbiu"
 """The kinds of dtypes of which operations take arrays, and other values are made."""
 
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
 """An array whose values each call compares has at most so many bytes."""
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
@@ -149,10 +149,10 @@ class Form:
         for name, x in zip(_names(self.structure), self.leaves, strict=True):
             array = x.array if x.__class__ in TENSORS else x
             is_own = isinstance(array, np.ndarray) and array.__class__ not in (np.ndarray, np.memmap)
-            if is_own or _counts_by_value(array) and (array.dtype.hasobject or array.nbytes > _MOST_BYTES):
+            if is_own or _counts_by_value(array) and (array.dtype.hasobject or array.nbytes > MOST_BYTES):
                 raise CaptureError(
                     f"capture: {name} is {short(array)} of the class {type(array).__name__}; needed: an ndarray, no "
-                    f"objects in it, and of text, dates and records, which are compared, at most {_MOST_BYTES} bytes\n"
+                    f"objects in it, and of text, dates and records, which are compared, at most {MOST_BYTES} bytes\n"
                     "  fix: give its numbers as arrays, and objects in a list; or call the step itself"
                 )
         return self._with(lambda array: _copy_of(array) if isinstance(array, np.ndarray) else array)
