@@ -495,9 +495,12 @@ class CapturedStep:
         if of.before is not None:
             run.guard.contents = self._contents(form, recorder, of.before, reach)
             recorder.rows = in_order(recorder.rows, len(form.arrays))
+            before = self._plans.get(form.key, ())
+            worn = [plan.program for plan in before if isinstance(plan, _Plan) and plan.is_worn()]
             program, why = proved_run(
                 self._step, form, given, recorder, results, found, of.before, roots,
                 [getattr(x, "array", x) for x, _ in run.guard.contents],
+                {key for each in worn if each is not None for key in each.exchanged()},
             )  # fmt: skip
         plan = _Plan(form, run, structure, program, why)
         plan.begin(self._replayed, self._plans.get(form.key, ()))

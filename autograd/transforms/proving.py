@@ -35,7 +35,7 @@ __all__ = ["proved_run"]
 
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (),
+    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (), anew: Iterable[Any] = (),
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
     """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
 
@@ -51,6 +51,8 @@ def proved_run(
         Of the step; see `Reach`.
     compared : sequence of ndarray
         Arrays whose values each replay compares, as constants are computed from them. They keep their values here.
+    anew : iterable
+        The leaves whose arrays each replay reads anew; see `TracedRun.exchanged`.
     """
     start = perf_counter()
     reach = Reach(roots, before.reach)
@@ -61,7 +63,7 @@ def proved_run(
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             before.give_back()
-            made, why = traced_run(recorder, results, given.arrays)
+            made, why = traced_run(recorder, results, given.arrays, anew)
             if made is not None:
                 before.give_back()
                 why = _fault(made, form, left)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import getitem, itemgetter, setitem
@@ -1097,6 +1097,15 @@ class TracedRun:
         return kinds + [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
                         for own, key, places in self.step.equal]  # fmt: skip
 
+    def exchanged(self) -> set[Any]:
+        """The leaves that have other arrays now and that no optimizer of the step updates, as keys to read them anew.
+
+        They may get another array in each call, as averages of parameters do, and labels that are kept in a Tensor.
+        """
+        trained = {id(p) for optimizer in self.step.optimizers for p in optimizer.parameters}
+        return {(at, "array") for at, (leaf, array) in self.step.leaves.items()
+                if leaf.array is not array and at not in trained}  # fmt: skip
+
     def is_worn(self) -> bool:
         """Whether leaves or optimizers have other arrays, as those that are loaded, and have had them for some runs."""
         return self.misses > self.patience and not self.fits()
@@ -1131,9 +1140,14 @@ def _without_collection() -> Iterator[None]:
 
 
 @_without_collection()
-def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:
-    """A recorded step as a program, or None and why there is none. The state is that of before the run."""
-    barred: set[Any] = set()
+def traced_run(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], anew: Iterable[Any] = ()
+) -> tuple[TracedRun | None, str]:
+    """A recorded step as a program, or None and why there is none. The state is that of before the run.
+
+    `anew` are the keys of leaves whose arrays each replay reads anew.
+    """
+    barred: set[Any] = set(anew)
     why = "many rows stay calls of Python"
     for _ in range(_MOST_TRIES):
         try:

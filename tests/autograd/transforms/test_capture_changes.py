@@ -409,3 +409,35 @@ def test_arithmetic_of_numpy_with_a_draw_is_refused_with_its_fix() -> None:
         args = drawn(i), random.Key(0).at(i)
         assert bits(mended_step(*args)) == bits(step(*args))
     assert mended_step.replays == 5
+
+
+@pytest.mark.parametrize("what", ["an average of the weights", "labels in a Tensor", "a frozen layer that is loaded"])
+def test_a_leaf_that_gets_another_array_in_each_call_is_read_anew(what: str) -> None:
+    found = []
+    for is_captured in (False, True):
+        model, target, labels = layer(), layer(), ag.tensor(np.zeros((5, 3), np.float32))
+        opt = optim.Adam(model.parameters(), 0.01)
+
+        def step(x: Any, model: Any = model, target: Any = target, labels: Any = labels, opt: Any = opt) -> Any:
+            opt.zero_grad()
+            with ag.no_grad():
+                y = target(x) + labels
+            with ag.Tape() as tape:
+                loss = ((model(x) - y) ** 2).mean()
+            tape.backward(loss)
+            opt.step()
+            return loss
+
+        do: Any = ag.capture(step) if is_captured else step
+        losses = []
+        for i in range(60):
+            losses.append(bits(do(drawn(i).astype("float32"))))
+            if what == "labels in a Tensor":
+                labels.data = np.full((5, 3), float(i), np.float32)
+            else:
+                for a, w in zip(target.parameters(), model.parameters(), strict=True):
+                    a.data = a.data * 2 if what.startswith("a frozen") and i % 20 == 0 else 0.9 * a.data + 0.1 * w.data
+        found.append(losses)
+    assert found[0] == found[1]
+    (_, plan), = do._plans_now()
+    assert plan.fits() and plan.program.misses <= 1
