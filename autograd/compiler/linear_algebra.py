@@ -213,6 +213,8 @@ def _empty(operand: Operand) -> Any:
 def _numbers(n: int, dtype: Any, random: np.random.Generator, special: bool) -> Any:
     """Random numbers; with `special` some of them are zeros, extremes and others."""
     numbers = 3 * random.standard_normal(n)
+    if np.dtype(dtype).kind == "c":
+        return numbers + 3j * random.standard_normal(n)
     if special:
         info = np.finfo(dtype)
         extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]

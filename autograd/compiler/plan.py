@@ -100,7 +100,9 @@ def shape_of(node: Node) -> tuple[int, ...]:
 
 
 def is_compiled(node: Node) -> bool:
-    """Whether a node is part of a loop, not a call of NumPy's own."""
+    """Whether a node is part of a loop, not a call of NumPy's own, as those of complex numbers are."""
+    if any(d.kind == "c" for d in node.dtypes):
+        return False
     if node.kind == "ufunc":
         known = UFUNCS.get(name_of(node))
         return node.function in (np.where, np.positive) or (

@@ -208,7 +208,7 @@ class Program:
         if group.is_loop and group.loop is not None:
             address = self.addresses[group.loop]
             table.add(Row(address, checks=True), [self._pointer(x) for x in group.operands])
-        elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
+        elif isinstance(node.function, np.ufunc) and group.kind == "ufunc" and len(group.nodes) == 1:
             self._add_ufunc(table, node)
         elif group.kind == "product":
             a, b, c = [

@@ -25,7 +25,8 @@ from .numbers import Number
 
 __all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing"]
 
-_KINDS = "fiub"
+_KINDS = "fiubc"
+_NUMBERS = (bool, int, float, complex)  # of Python
 _MOST_GUARDS = 64
 _BOOL = np.dtype(bool)
 _any: Any = np  # whose functions are called with traced arrays
@@ -106,7 +107,7 @@ class Trace:
             if x.dtype.kind not in _KINDS:
                 raise Refused(f"a number of {x.dtype}")
             return Constant(x, x.dtype)
-        if kind in (bool, int, float):
+        if kind in _NUMBERS:
             return x
         raise Refused(f"a {kind.__name__} in a call of NumPy")
 
@@ -232,7 +233,8 @@ class Traced(NDArrayOperatorsMixin):
     flags = property(lambda self: self._value.flags)
     base = property(lambda self: self._value.base)
     T = property(lambda self: self.transpose())
-    real = property(lambda self: self)
+    real = property(lambda self: self._on(self._value.real) if self.dtype.kind == "c" else self)
+    imag = property(lambda self: self._on(self._value.imag) if self.dtype.kind == "c" else self._refuse())
 
     def __len__(self) -> int:
         return len(self._value)
@@ -371,7 +373,8 @@ class Traced(NDArrayOperatorsMixin):
     def view(self, *args: Any) -> Traced:
         if args == (np.ndarray,):
             args = ()
-        if args and (len(args) > 1 or np.dtype(args[0]).itemsize != self.itemsize):
+        is_pairs = bool(args) and np.dtype(args[0]).kind + self.dtype.kind in ("fc", "cf")
+        if args and (len(args) > 1 or np.dtype(args[0]).itemsize != self.itemsize and not is_pairs):
             raise Refused("a view of another size")
         return self._on(self._value.view(*args))
 
@@ -379,14 +382,14 @@ class Traced(NDArrayOperatorsMixin):
         """As of an ndarray, for which some powers are other functions."""
         if self._is_scalar:
             raise Refused("a power of a number, which is another function than that of an array")
-        if other.__class__ in (int, float) and self.dtype.kind == "f":
+        if other.__class__ in (int, float) and self.dtype.kind in "fc":
             function = {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(other)
             if function is not None:
                 return function(self)
         return np.power(self, other)
 
-    def conj(self) -> Traced:
-        return self
+    def conj(self) -> Any:
+        return np.conjugate(self) if self.dtype.kind == "c" else self
 
     conjugate = conj
 
@@ -425,7 +428,7 @@ class Traced(NDArrayOperatorsMixin):
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         if self.dtype.kind == "b" and dtype is None:  # sums of these numbers are exact
             return self.astype(np.float64).mean(axis, None, out, keepdims)
-        if dtype is not None or out is not None or self.dtype.char not in "fd":
+        if dtype is not None or out is not None or self.dtype.char not in "fdFD":
             raise Refused("a mean of another dtype")
         total = _any.add.reduce(self, axis, None, None, keepdims)
         return np.divide(total, self.size // max(total.size, 1), out=total)
@@ -487,7 +490,7 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
     found = ufunc(*values, **({"out": (outs[0]._value,)} if outs else {}), **words)
     ins = []
     for x, of in zip(given, loop, strict=False):
-        ins.append(Constant(of.type(x), of) if x.__class__ in (bool, int, float) else x)
+        ins.append(Constant(of.type(x), of) if x.__class__ in _NUMBERS else x)
     if any(of.kind not in _KINDS for of in loop):
         raise Refused(f"{ufunc.__name__} of {loop[0]}")
     y = outs[0] if outs else trace.new(found)
@@ -552,7 +555,7 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     if isinstance(out, tuple):
         (out,) = out
     xs = trace.operand(a), trace.operand(b)
-    if any(x.__class__ is not Operand for x in xs) or xs[0].dtype != xs[1].dtype or xs[0].dtype.char not in "fd":
+    if any(x.__class__ is not Operand for x in xs) or xs[0].dtype != xs[1].dtype or xs[0].dtype.char not in "fdFD":
         raise Refused("a product of other dtypes")
     if out is not None and type(out) is not Traced:
         raise Refused("a product that writes to an array that is not traced")
@@ -605,7 +608,7 @@ def _assign(x: Traced, value: Any) -> None:
 def _assign_where(x: Traced, mask: Any, value: Any) -> None:
     """Write a number to the elements of an array at which a mask is true."""
     trace = x._trace
-    if value.__class__ not in (bool, int, float) and not isinstance(value, np.generic):
+    if value.__class__ not in _NUMBERS and not isinstance(value, np.generic):
         raise Refused("values at the places of a mask")
     if mask.dtype != bool or mask.shape != x.shape:
         raise Refused("a mask of another form")
@@ -756,7 +759,7 @@ def _where(trace: Trace, condition: Any, x: Any = None, y: Any = None) -> Any:
     for k, each in enumerate((condition, x, y)):
         given = trace.operand(each)
         of = np.dtype(bool) if k == 0 else value.dtype
-        if given.__class__ in (bool, int, float):
+        if given.__class__ in _NUMBERS:
             given = Constant(of.type(given), of)
         ins.append(given)
     found = trace.new(value)
@@ -1019,6 +1022,7 @@ _WHOLE = (
     np.linalg.cholesky, np.linalg.det, np.linalg.eigh, np.linalg.eigvalsh, np.linalg.inv, np.linalg.matrix_power,
     np.linalg.norm, np.linalg.pinv, np.linalg.qr, np.linalg.slogdet, np.linalg.solve, np.linalg.svd,
     np.argpartition, np.argsort, np.convolve, np.correlate, np.cumprod, np.cumsum, np.diff, np.digitize, np.einsum,
+    *(getattr(np.fft, name) for name in np.fft.__all__ if name.endswith(("fft", "fft2", "fftn", "shift"))),
     np.inner, np.interp, np.kron, np.lexsort, np.partition, np.searchsorted, np.sort, np.tensordot, np.trace,
 )
 
@@ -1044,7 +1048,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.tril: _triangle(True), np.triu: _triangle(False),
     **{f: _called(f) for f in _WHOLE},
     np.isneginf: _infinite(True), np.isposinf: _infinite(False), np.round: _rounded, np.nan_to_num: _finite,
-    np.real: lambda trace, x: x, np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
+    np.real: lambda trace, x: x.real, np.imag: lambda trace, x: x.imag,
+    np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip

@@ -542,17 +542,21 @@ class Optimizer:
         """
         pairs = Leaf(pairs_of(p.array), name=p.name)
         pairs.layout, given = p.layout, pairs.array
+        kept: dict[str, tuple[Any, Any]] = {}  # the state, and its pairs in the same memory
         for name in self._saved:
             values = getattr(self, name)
             if _is_state_of(values[i], p.array.shape, "c"):
-                values[i] = pairs_of(values[i])
+                kept[name] = values[i], pairs_of(values[i])
+                values[i] = kept[name][1]
         try:
             self.update(i, pairs, pairs_of(g.conj()))
         finally:
             for name in self._saved:
                 values = getattr(self, name)
                 if _is_state_of(values[i], given.shape, "f"):
-                    values[i] = from_pairs(values[i])
+                    whole, own = kept.get(name, (None, None))
+                    is_view = values[i] is own and not isinstance(whole, np.generic)  # of a number they are a copy
+                    values[i] = whole if is_view else from_pairs(values[i])
         if isinstance(p.array, np.generic):
             p.array = from_pairs(pairs.array)[()]
         elif pairs.array is not given and type(p.array) is not Shaped:

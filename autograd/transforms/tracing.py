@@ -284,7 +284,7 @@ class TracedStep:
         """A value of a row, with arrays of the trace in the place of those that are the same in each step."""
         if x.__class__ in (tuple, list):
             return x.__class__(map(self._known, x))
-        return self.trace.constant(x) if type(x) is np.ndarray and x.dtype.kind in "fiub" else x
+        return self.trace.constant(x) if type(x) is np.ndarray and x.dtype.kind in "fiubc" else x
 
     def _require(self, row: Row, value: Any) -> None:
         """Refuse a result that has other bits, or another form, than in the recorded run."""
@@ -334,7 +334,7 @@ class TracedStep:
         array = leaf.array
         if self._stale:
             raise Refused("a parameter is read after Python may have changed it")
-        if isinstance(array, np.generic) and array.dtype.kind in "fiub" or (id(leaf), "array") in self.barred:
+        if isinstance(array, np.generic) and array.dtype.kind in "fiubc" or (id(leaf), "array") in self.barred:
             if id(leaf) not in self._number_of:
                 self._number_of[id(leaf)] = self.value_of(array, partial(read, leaf))
             return self._number_of[id(leaf)]
@@ -527,7 +527,7 @@ class TracedStep:
 
     def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
         """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
-        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
+        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiubc" and x.dtype.isnative:
             if isinstance(x, np.ndarray):
                 x = like(x)[0] if x.size else np.array(x)
             found = self.trace.new(x)
@@ -871,7 +871,7 @@ class _Stepper:
     def _replace_array(self, holder: Any, key: Any) -> None:
         """Replace an array, or a number of NumPy."""
         value, trace = holder[key], self.trace_
-        if value.dtype.char not in "fd":
+        if value.dtype.char not in "fdFD":
             raise Refused(f"state of an optimizer of dtype {value.dtype}")
         if isinstance(value, np.generic) or (id(holder), key) in self.step.barred:
             holder[key] = self.step.value_of(value, partial(getitem, holder, key))
@@ -957,7 +957,7 @@ class _Stepper:
 
 
 def _array_of(x: Any) -> Any:
-    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
+    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiubc" and x.dtype.isnative:
         return np.asarray(x)
     return NOTHING
 
