@@ -148,7 +148,7 @@ class Program:
         def step(frame: Frame) -> None:
             try:
                 call(frame)
-            except (ValueError, ArithmeticError) as error:  # a matrix that is singular; `FloatingPointError`
+            except (ValueError, ArithmeticError, IndexError) as error:  # a singular matrix; `FloatingPointError`
                 if isinstance(error, FloatingPointError):
                     raise
                 self._fail(group, frame)
@@ -168,9 +168,13 @@ class Program:
             if i == first_write:
                 end()
                 self._first_change = len(self.steps)
+            calls = [call_of(node, self.memory) for node in group.nodes]
             if group.kind == "python":
                 end()
-                self.steps += [call_of(node, self.memory) for node in group.nodes]
+                self.steps += calls
+            elif i >= first_write and any(map(_can_fail, group.nodes)):
+                end()
+                self.steps += [self._told(call, group) for call in calls]
             else:
                 nodes += group.nodes
         end()
