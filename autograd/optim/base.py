@@ -76,7 +76,7 @@ def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
 
 
 def whole_step(optimizer: Any, keep: bool) -> None:
-    optimizer.step(keep=keep)
+    Optimizer.step(optimizer, keep=keep)  # what a subclass does besides in its own `step` is not part of it
 
 
 @typed_errors

@@ -882,14 +882,14 @@ def _result_of(recorder: Recorder, x: Any) -> Any:
     if x.__class__ in TENSORS:
         if isinstance(x, Leaf) and (recorder.slot_of(x.array) is None or id(x) in recorder.leaves):
             return x
-        found = recorder.slot_of(x.array)
+        found = x.array if x.array.__class__ is np.bool_ else recorder.slot_of(x.array)  # replays compare decisions
         if found is None:
             raise CaptureError(
                 f"capture: the step returns a Tensor of shape {x.array.shape} that is neither an argument nor the "
                 "result of an operation of the step\n  fix: compute it by operations of autograd"
             )
         return Held(found, x.layout, UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE)
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, np.ndarray | np.generic) and x.__class__ is not np.bool_:
         slot = recorder.slot_of(x)
         if slot is None:
             raise CaptureError(

@@ -29,6 +29,7 @@ from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, frames_of_threads, short, uncollected
+from ..optim.base import Optimizer
 from ..random.keys import Key
 from .reach import ABSENT, Change, Reach, is_of_library, same
 from .recorder import Recorder, Silent
@@ -468,15 +469,18 @@ class Guard:
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
         reads, _ = reach.kept()
-        own = vars(state)  # of this thread, to which the record belongs
+        of_thread = vars(state)  # of this thread, to which the record belongs
         names = "recording", "distribution", "grid", "no_grad"
         for name in names:
-            own.setdefault(name, getattr(state, name))
+            of_thread.setdefault(name, getattr(state, name))
         self._of_thread = None, None, *self.state  # no capture, no tape
-        self._reads = [*reads, read_of_capture(), *((getitem, own, name) for name in names)]
+        self._reads = [*reads, read_of_capture(), *((getitem, of_thread, name) for name in names)]
         self.same = Identities(self._reads, self._kept())
         self._more: list[tuple[Identities, Callable[[], Iterable[Any]], list[Any]]] = []
         self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
+        # An optimizer of the program may change anything that it names.
+        own = [x for x in self.changing if isinstance(x, Optimizer) and not is_of_library(type(x).__module__)]
+        self.is_left_other = self.is_left_other or bool(own)
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
     def holds(self) -> bool:

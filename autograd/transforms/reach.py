@@ -35,6 +35,7 @@ from types import (
     MethodType,
     MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -57,6 +58,7 @@ _READS_ALL = frozenset(("vars", "dir", "eval", "exec", "globals", "asdict", "ast
 _READS_ONE = frozenset(("getattr", "hasattr", "setattr", "attrgetter"))
 _MAKE = frozenset(("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"))
 _WRAPPERS = (UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary)  # of what `data` or `maps` holds
+_OF_STEPS = frozenset(("step", "update", "update_all", "update_some"))  # methods that a step of an optimizer calls
 _QUEUES = ("queue", "_queue", "multiprocessing.queues")
 _MOST = 20_000  # values in all places: to compare them takes some 0.4 ms a call
 
@@ -378,20 +380,23 @@ class Reach:
         """Attributes of an optimizer that code names after the name of the optimizer; methods that may be assigned."""
         kind, own = type(x), vars(x)
         yield kind.__qualname__, _ClassOf(kind)
-        after = self._after(path) | {name for each in kind.__mro__ for name in vars(each) if name in self._names}
+        is_own = not is_of_library(kind.__module__)
+        after = {name for each in kind.__mro__ for name in vars(each) if name in self._names or name in _OF_STEPS}
+        after |= self._after(path, asks=not is_own or self._all)
+        self._attributes(path, x, "__class__")
         named, absent = sorted(after & own.keys()), sorted(after - own.keys())
         self._add(path, [f".{name}" for name in absent], [(operator.contains, own, name) for name in absent])
         self._add(path, [f".{name}" for name in named], [(operator.getitem, own, name) for name in named], own)
-        if is_of_library(kind.__module__):
+        if not is_own:
             yield from _functions_in(path, own.values())
             return
         for name in x.own_names():
             yield from self._state(f"{path}.{name}", own[name])
 
-    def _after(self, path: str) -> set[str]:
+    def _after(self, path: str, asks: bool = True) -> set[str]:
         """The attributes that code names directly after the name of an object, or asks for by name."""
         last = path.rpartition(".")[2]
-        return self._asked | {name for of, name in self._pairs if of == last}
+        return (self._asked if asks else set()) | {name for of, name in self._pairs if of == last}
 
     def _state(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
         """The values of an attribute of an optimizer. The containers and objects that hold them are no places."""
@@ -399,6 +404,7 @@ class Reach:
             yield path, x
         elif id(x) not in self._seen:
             self._seen[id(x)] = x
+            yield type(x).__qualname__, _ClassOf(type(x))
             for name, value in held_in(x):
                 yield from self._state(f"{path}{name}", value)
 
@@ -505,7 +511,7 @@ class Reach:
 
 def is_holder(x: Any) -> bool:
     """Whether it is a container, or an object of a class of the program, which may hold the state of an optimizer."""
-    if isinstance(x, dict | list | tuple | set | deque):
+    if isinstance(x, dict | list | tuple | set | deque | SimpleNamespace):
         return True
     is_object = isinstance(getattr(x, "__dict__", None), dict) and not isinstance(x, type | FunctionType | Module)
     return is_object and not is_of_library(type(x).__module__)
@@ -601,7 +607,7 @@ def _read_by(of: CodeType) -> _Read:
                 modules[i.argval] = None
             elif i.opname == "LOAD_CONST" and isinstance(i.argval, str) and i.argval.isidentifier():
                 constants.add(i.argval)
-            if "ATTR" in i.opname or i.opname == "LOAD_METHOD":
+            if i.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 pairs.add((before, i.argval))
             before = i.argval if isinstance(i.argval, str) else ""
         found = set(code.co_names)

@@ -13,7 +13,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import getitem, itemgetter, setitem
+from operator import contains, getitem, itemgetter, setitem
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,7 @@ class TracedStep:
         self.optimizers: list[Optimizer] = []  # those that are traced
         self.reads: list[Read] = []  # of these: their arrays, and what decides on their updates
         self.equal: list[tuple[dict[str, Any], str, list[int]]] = []  # places in such lists that hold one number
+        self.classes: list[tuple[dict[str, Any], str, type]] = []  # of hyperparameters
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
         self._made: dict[int, tuple[Traced, Passed]] = {}  # by id: arrays that calls of Python make
@@ -741,6 +742,7 @@ class _Stepper:
         self._values: list[tuple[Any, Any, Traced, Callable[[Any], Any]]] = []  # the same of numbers of NumPy
         self._counts: list[tuple[Item, list[Any], Any]] = []  # a holder, places of one number, and it
         self._constants: list[tuple[Any, Any, Any]] = []  # a holder, a key, and the value
+        self._hyperparameters: list[tuple[Any, str, Number]] = []  # the same
         self._holders: list[tuple[Any, int]] = []  # with their lengths
         self._has_gradient: list[bool] = []  # by parameter
         self._reads: list[Read] = []
@@ -751,14 +753,13 @@ class _Stepper:
         self.step.require_alone()
         if optimizer.run_updates is not None or optimizer.rounding is not None or not isinstance(optimizer, Optimizer):
             raise Refused("the updates of this optimizer are made elsewhere")
-        if type(optimizer).step is not Optimizer.step:
-            raise Refused("the optimizer has a step of its own")
         gradients = [self._gradient(p) for p in optimizer.parameters]
         self._has_gradient = [g is not None for g in gradients]
         self._begin()
         # Where a tape needs a parameter, `step` refuses.
         self._reads += [*((getattr, p, "uses") for p in optimizer.parameters), *optimizer.reads_of_form()]
         optimizer._advance()
+        keys = get_state()
         try:
             self._replace()
             with tracing(self.trace_):
@@ -768,6 +769,9 @@ class _Stepper:
                             optimizer.update_some(group.indices, gradients)
                 else:
                     Optimizer.update_all(optimizer, gradients)
+            if get_state() != keys:
+                set_state(keys)
+                raise Refused("an update that draws random numbers")
             self._collect()
             self.step.optimizers.append(optimizer)
             self.step.reads += self._reads
@@ -837,10 +841,14 @@ class _Stepper:
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
             for name in ("lr", "steps"):
-                if own.get(name).__class__ in (int, float):
+                if name in own:
                     value = own[name]
+                    if value.__class__ not in (int, float):
+                        raise Refused(f"a hyperparameter that is a {type(value).__name__}")
                     own[name] = Number.of(value, Item(own, name))
                     self._undo.append(partial(setitem, own, name, value))
+                    self._hyperparameters.append((own, name, own[name]))
+                    self.step.classes.append((own, name, value.__class__))
 
     def _keep(self, x: Any) -> None:
         """Give a list or a dictionary what it holds now when the trace has ended."""
@@ -897,6 +905,9 @@ class _Stepper:
                 inner = value if kind in (dict, list) else getattr(value, "__dict__", None)
                 if inner is None:
                     raise Refused(f"state of an optimizer in a {kind.__name__}")
+                if inner is not value:  # an attribute of the class may be shadowed
+                    names = {name for each in kind.__mro__[:-1] for name in vars(each)} - inner.keys()
+                    self._reads += [(contains, inner, name) for name in sorted(names)]
                 self._keep(inner)
                 self._holders.append((inner, len(inner)))
                 for each in range(len(inner)) if kind is list else list(inner):
@@ -906,6 +917,8 @@ class _Stepper:
         """Note what the step has put in the place of arrays and numbers."""
         if any(len(holder) != n for holder, n in self._holders):
             raise Refused("a container in an optimizer that changes its length")
+        if any(own[name] is not number for own, name, number in self._hyperparameters):
+            raise Refused("an update that changes a hyperparameter")
         for holder, key, value in self._constants:
             now = holder[key]
             if now is not value and not _is_equal(now, value):
@@ -975,7 +988,7 @@ def _form(x: Any) -> Any:
 def _has_other_form(get: Callable[[], Any], form: Any) -> bool:
     try:
         return bool(_form(get()) != form)
-    except LookupError:  # it is gone
+    except (LookupError, AttributeError):  # it is gone, or no array
         return True
 
 
@@ -1094,6 +1107,7 @@ class TracedRun:
     def faults(self, name: Callable[[Any], str]) -> list[str]:
         """Expressions that are true where numbers are none for this program; `name` returns the name of an object."""
         kinds = [f"{name(_has_other_form)}({name(get)}, {name(form)})" for get, form in self.step.read_anew]
+        kinds += [f"{name(own)}[{key!r}].__class__ is not {name(kind)}" for own, key, kind in self.step.classes]
         return kinds + [f"len({{*{name(itemgetter(*places))}({name(own)}[{key!r}])}}) > 1"
                         for own, key, places in self.step.equal]  # fmt: skip
 
