@@ -772,8 +772,13 @@ def uncollected(function: Callable[[], Result]) -> Result:
 
 
 def frames_of_threads() -> dict[int, FrameType]:
-    """Return the frame that each thread executes, as `sys._current_frames` does, safely: see `uncollected`."""
-    return uncollected(sys._current_frames)
+    """Return the frame that each other thread executes, as `sys._current_frames` does, safely: see `uncollected`.
+
+    That of this thread would hold itself, and with it what all of its callers hold.
+    """
+    found = uncollected(sys._current_frames)
+    found.pop(threading.get_ident(), None)
+    return found
 
 
 def frames_of_thread(thread: int | None) -> list[FrameType]:

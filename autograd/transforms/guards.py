@@ -305,11 +305,10 @@ _POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose threads 
 
 def others_may_read() -> bool:
     """Whether another thread runs code of the program or of ringtape, or waits for such work."""
-    own = threading.get_ident()
 
     def found() -> bool:
-        for thread, innermost in frames_of_threads().items():
-            frame: FrameType | None = None if thread == own else innermost
+        for innermost in frames_of_threads().values():
+            frame: FrameType | None = innermost
             while frame is not None:
                 name = frame.f_globals.get("__name__", "")
                 if name in _POOLS or not is_of_library(name) or name.partition(".")[0] in _OWN:

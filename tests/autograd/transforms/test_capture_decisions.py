@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +174,29 @@ def test_a_decision_that_is_not_compared_is_found_by_the_step_beside(monkeypatch
     except ag.errors.CaptureError:
         return
     assert found != needed
+
+
+def test_a_tape_without_a_sweep_ends_with_its_result() -> None:
+    """No frame of a recorded run is kept, so that a parameter is free without the garbage collector."""
+    w = ag.Parameter(numpy.ones(4))
+    optimizer = optim.Adam([w], 0.05)
+
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = ((x * w) ** 2).mean()
+        if loss > 1.0:
+            return loss
+        optimizer.zero_grad()
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    do = ag.capture(step)
+    gc.disable()
+    try:
+        for i in range(20):
+            do(ag.tensor(numpy.full(4, 3.0 if i % 3 else 0.5)))
+            assert not w.uses
+    finally:
+        gc.enable()
+    assert do.replays >= 10
