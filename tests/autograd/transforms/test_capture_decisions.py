@@ -126,6 +126,15 @@ def an_order(w: Any) -> Callable[[Any], Any]:
 
 
 @decides
+def a_decision_that_is_a_result(w: Any) -> Callable[[Any], Any]:
+    def step(x: Any) -> Any:
+        is_large = (x * w).mean() > 0.1
+        return (x * w).sum() * (2.0 if is_large else 3.0), is_large
+
+    return step
+
+
+@decides
 def a_line_search(w: Any) -> Callable[[Any], Any]:
     def step(x: Any) -> Any:
         def value(v: Any) -> Any:
@@ -150,7 +159,7 @@ def left_by(name: str, is_captured: bool) -> tuple[list[Any], Any]:
     found = []
     for i in range(40):
         y = do(ag.tensor(numpy.random.default_rng(i).standard_normal((6, 4))))
-        found.append((numpy.asarray(y.array).tobytes(), w.array.tobytes()))
+        found.append([numpy.asarray(each.array).tobytes() for each in (*(y if isinstance(y, tuple) else (y,)), w)])
     return found, do
 
 

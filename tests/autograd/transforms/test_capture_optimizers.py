@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 import autograd as ag
-from autograd import nn, optim
+from autograd import nn, optim, random
 from autograd.errors import CaptureError
 
 FACTORS = [0.9]
 OUTSIDE: dict[int, Any] = {}
+TARGETS: list[Any] = []
 
 
 def zeros_of(optimizer: optim.Optimizer) -> list[Any]:
@@ -189,6 +191,56 @@ class ByFunction(Own):
         return scaled(g)
 
 
+class InNamespace(InObjects):
+    def begin(self) -> None:
+        self.state = [types.SimpleNamespace(m=m, t=0) for m in zeros_of(self)]
+
+
+class WithAStep(InDictionary):
+    """A step of its own, which counts, clips and takes a second step."""
+
+    def step(self, **words: Any) -> None:
+        optim.clip_grad_norm_(self.parameters, 0.5)
+        super().step(keep=True)
+        super().step(**words)
+
+
+class WithTarget(Own):
+    """Averages of the parameters, which only `update` writes."""
+
+    def begin(self) -> None:
+        TARGETS[:] = [ag.tensor(p.numpy().copy()) for p in self.parameters]
+
+    def update(self, i: int, p: Any, g: Any) -> None:
+        p.array -= self.lr * g * TARGETS[i].array
+        TARGETS[i].array *= 0.9
+        TARGETS[i].array += 0.1 * p.array
+
+
+class Langevin(Own):
+    def update(self, i: int, p: Any, g: Any) -> None:
+        noise = random.normal(random.next_key("noise"), p.array.shape, dtype="float32")
+        p.array -= self.lr * g + 0.01 * noise
+
+
+class Decaying(Own):
+    def update(self, i: int, p: Any, g: Any) -> None:
+        p.array -= self.lr * g
+        self.lr = self.lr * 0.99
+
+
+class Policy:
+    rate = 1.0
+
+
+class WithPolicy(Own):
+    def begin(self) -> None:
+        self.policy = Policy()
+
+    def average(self, i: int, g: Any) -> Any:
+        return g * self.policy.rate
+
+
 class WithNumbers(Own):
     sign = 1.0
 
@@ -209,9 +261,17 @@ def set_to(name: str, value: Any) -> Callable[[Any], None]:
 
 
 COMPILED = (InDictionary, InDictionaries, InPlace, InList, InObjects, InObjectsInPlace, Counting, InPrivate, InArray,
-            Rebound, OfMomentum, ByFunction, WithNumbers)  # fmt: skip
+            Rebound, OfMomentum, ByFunction, WithNumbers, InNamespace, WithPolicy)  # fmt: skip
 CHANGES: dict[str, tuple[type, Callable[[Any], None]]] = {
-    **{kind.__name__: (kind, no_change) for kind in (*COMPILED, InPairs, InFloat, OutsideInPlace)},
+    **{kind.__name__: (kind, no_change) for kind in (
+        *COMPILED, InPairs, InFloat, OutsideInPlace, WithAStep, WithTarget, Langevin, Decaying)},
+    "a rate of NumPy": (InDictionary, set_to("lr", np.float64(0.01))),
+    "a rate of NumPy, of SGD with momentum": (OfMomentum, set_to("lr", np.float32(0.01))),
+    "an attribute that shadows that of a class": (WithPolicy, lambda of: set_to("rate", 0.5)(of.policy)),
+    "an attribute of a class that is held": (WithPolicy, lambda of: setattr(Policy, "rate", 0.5)),
+    "the method of the object": (ByFunction, set_to("update", lambda i, p, g: None)),
+    "the class": (InObjects, set_to("__class__", InObjectsInPlace)),
+    "no state of one": (InList, lambda of: of.state.__setitem__(1, None)),
     "a factor": (WithNumbers, set_to("mu", 0.5)),
     "a factor set before": (WithNumbers, set_to("before", 0.5)),
     "a switch": (WithNumbers, set_to("is_on", False)),
@@ -244,7 +304,7 @@ KEPT = scaled, ByFunction.average
 
 def begin_anew() -> None:
     globals()["scaled"], ByFunction.average = KEPT  # type: ignore[method-assign]
-    WithNumbers.sign, FACTORS[0] = 1.0, 0.9
+    WithNumbers.sign, Policy.rate, FACTORS[0] = 1.0, 1.0, 0.9
     OUTSIDE.clear()
 
 
@@ -254,13 +314,13 @@ def _as_before() -> Iterator[None]:
     begin_anew()
 
 
-def run(name: str, is_captured: bool, at: int, calls: int = 24) -> tuple[list[Any], Any]:
+def run(name: str, is_captured: bool, at: int, calls: int = 24, verify: bool = False) -> tuple[list[Any], Any]:
     """What each of some calls leaves, with a change before one of them."""
     kind, change = CHANGES[name]
     begin_anew()
     ag.random.seed(0)
-    random = np.random.default_rng(0)
-    batches = [(random.standard_normal((8, 6)).astype("f4"), random.integers(0, 3, 8)) for _ in range(3)]
+    drawn = np.random.default_rng(0)
+    batches = [(drawn.standard_normal((8, 6)).astype("f4"), drawn.integers(0, 3, 8)) for _ in range(3)]
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     optimizer = kind(model.parameters())
 
@@ -272,7 +332,7 @@ def run(name: str, is_captured: bool, at: int, calls: int = 24) -> tuple[list[An
         optimizer.step()
         return loss
 
-    made: Any = ag.capture(step, verify=False) if is_captured else step
+    made: Any = ag.capture(step, verify=verify) if is_captured else step
     found = []
     for i in range(calls):
         if i == at:
@@ -291,6 +351,12 @@ def test_a_captured_step_has_the_bits_of_the_step(name: str, at: int) -> None:
     found, made = run(name, True, at)
     assert [i for i, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b] == []
     assert made.replays >= 8
+
+
+@pytest.mark.parametrize("kind", [WithTarget, OutsideInPlace, InObjects, Langevin, WithAStep])
+def test_the_comparison_gives_back_what_an_update_writes(kind: type) -> None:
+    needed, _ = run(kind.__name__, False, at=0)
+    assert run(kind.__name__, True, at=0, verify=True)[0] == needed
 
 
 @pytest.mark.parametrize("kind", COMPILED)
