@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -902,9 +903,12 @@ class _Stepper:
             self._reads.append((getitem, holder, key))
             self._constants.append((holder, key, value))
             if is_holder(value):
-                inner = value if kind in (dict, list) else getattr(value, "__dict__", None)
+                is_other = isinstance(value, dict | list | tuple | set | deque)
+                inner = value if kind in (dict, list) else None if is_other else vars(value)
                 if inner is None:
                     raise Refused(f"state of an optimizer in a {kind.__name__}")
+                if any(inner is known for known, _ in self._holders):
+                    return
                 if inner is not value:  # an attribute of the class may be shadowed
                     names = {name for each in kind.__mro__[:-1] for name in vars(each)} - inner.keys()
                     self._reads += [(contains, inner, name) for name in sorted(names)]

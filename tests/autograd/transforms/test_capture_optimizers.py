@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -196,6 +197,18 @@ class InNamespace(InObjects):
         self.state = [types.SimpleNamespace(m=m, t=0) for m in zeros_of(self)]
 
 
+class InOrder(InDictionary):
+    def begin(self) -> None:
+        self.state = OrderedDict(enumerate(zeros_of(self)))
+
+
+class InCircle(InObjects):
+    def begin(self) -> None:
+        super().begin()
+        for each in self.state:
+            each.all = self.state
+
+
 class WithAStep(InDictionary):
     """A step of its own, which counts, clips and takes a second step."""
 
@@ -261,10 +274,10 @@ def set_to(name: str, value: Any) -> Callable[[Any], None]:
 
 
 COMPILED = (InDictionary, InDictionaries, InPlace, InList, InObjects, InObjectsInPlace, Counting, InPrivate, InArray,
-            Rebound, OfMomentum, ByFunction, WithNumbers, InNamespace, WithPolicy)  # fmt: skip
+            Rebound, OfMomentum, ByFunction, WithNumbers, InNamespace, InCircle, WithPolicy)  # fmt: skip
 CHANGES: dict[str, tuple[type, Callable[[Any], None]]] = {
     **{kind.__name__: (kind, no_change) for kind in (
-        *COMPILED, InPairs, InFloat, OutsideInPlace, WithAStep, WithTarget, Langevin, Decaying)},
+        *COMPILED, InPairs, InOrder, InFloat, OutsideInPlace, WithAStep, WithTarget, Langevin, Decaying)},
     "a rate of NumPy": (InDictionary, set_to("lr", np.float64(0.01))),
     "a rate of NumPy, of SGD with momentum": (OfMomentum, set_to("lr", np.float32(0.01))),
     "an attribute that shadows that of a class": (WithPolicy, lambda of: set_to("rate", 0.5)(of.policy)),
