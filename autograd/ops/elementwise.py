@@ -197,14 +197,16 @@ def wins(a: Any, b: Any, like: Any) -> Any:
     return (a > b) + 0.5 * (a == b) if like.dtype.itemsize == 8 else ((a > b) + 0.5 * (a == b)).astype(like.dtype)
 
 
-def extremum(name: str, function: Any, share: Callable[[Any, Any, Any], Any]) -> Primitive:
-    """Declare the larger or smaller of two operands; ``share(a, b, ct)`` is the share of `a` in the cotangent."""
-    rules = lambda ct, y, a, b: ct * share(a, b, ct), lambda ct, y, a, b: ct * share(b, a, ct)
-    return op(name, "N N", function, rules, saves="01", dims=broadcast, degree=1)
-
-
-maximum = extremum("maximum", np.maximum, lambda a, b, ct: wins(a, b, ct))
-minimum = extremum("minimum", np.minimum, lambda a, b, ct: wins(b, a, ct))
+maximum = op(
+    "maximum", "N N", np.maximum,
+    (lambda ct, y, a, b: ct * wins(a, b, ct), lambda ct, y, a, b: ct * wins(b, a, ct)),
+    saves="01", dims=broadcast, degree=1,
+)  # fmt: skip
+minimum = op(
+    "minimum", "N N", np.minimum,
+    (lambda ct, y, a, b: ct * wins(b, a, ct), lambda ct, y, a, b: ct * wins(a, b, ct)),
+    saves="01", dims=broadcast, degree=1,
+)  # fmt: skip
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
