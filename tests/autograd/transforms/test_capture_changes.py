@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import autograd as ag
 from autograd import nn, optim, random
 from autograd.errors import CaptureError
+from autograd.transforms.memory import Memory
+from autograd.transforms.reach import Reach
 
 Made = tuple[Callable[[Any], Any], Callable[[], Any]]
 FACTOR = 2.0
@@ -285,7 +288,7 @@ def test_what_a_replay_would_not_repeat_is_refused(name: str) -> None:
             do(drawn(i))
 
 
-@pytest.mark.parametrize("kind", ["an evaluation", "a tape that is kept", "no training in this call"])
+@pytest.mark.parametrize("kind", ["an evaluation", "a tape in a ring", "a tape that is kept", "no training"])
 def test_parameters_are_as_before_after_a_proof_whose_tape_lives(kind: str) -> None:
     """The proof's own tape still makes them read-only when they are given back."""
     found = []
@@ -298,12 +301,20 @@ def test_parameters_are_as_before_after_a_proof_whose_tape_lives(kind: str) -> N
                 loss = (model(x) ** 2).mean()
             if kind == "a tape that is kept":
                 tape.backward(loss, retain=True)
-            elif kind == "no training in this call" and opt.lr:
+            elif kind == "a tape in a ring":  # it lives until garbage is collected
+                ring: list[Any] = [tape, loss]
+                ring.append(ring)
+            elif kind == "no training" and opt.lr:
                 tape.backward(loss)
             return loss
 
         do = ag.capture(evaluate) if is_captured else evaluate
-        found.append([bits(do(drawn(i).astype("float32"))) for i in range(8)] + [bits(x) for x in model.parameters()])
+        gc.disable()
+        try:
+            losses = [bits(do(drawn(i).astype("float32"))) for i in range(8)]
+        finally:
+            gc.enable()
+        found.append([*losses, *(bits(x) for x in model.parameters())])
     assert found[0] == found[1]
 
 
@@ -441,3 +452,15 @@ def test_a_leaf_that_gets_another_array_in_each_call_is_read_anew(what: str) -> 
     assert found[0] == found[1]
     (_, plan), = do._plans_now()
     assert plan.fits() and plan.program.misses <= 1
+
+
+def test_an_array_that_a_tape_keeps_read_only_is_given_back() -> None:
+    w = ag.Parameter(np.ones(4))
+    memory = Memory(Reach([("w", w)]))
+    w.array *= 2
+    with ag.Tape() as tape:
+        loss = (w * w).sum()
+    memory.give_back()
+    assert (w.array == 1).all() and not w.array.flags.writeable
+    tape.backward(loss)
+    assert w.array.flags.writeable
