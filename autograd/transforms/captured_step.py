@@ -19,7 +19,7 @@ from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import OUTSIDE, UNRECORDED
 from ..engine.state import state
-from ..engine.tensor import TENSORS
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import (
     SITES,
     UNTYPED,
@@ -38,7 +38,7 @@ from .launch_graph import Launches, copied, require_device
 from .memory import Memory, Watch, is_large
 from .proving import proved_run
 from .reach import Change, Reach
-from .recorder import Held, OfForm, Recorder, Rehearsal, decides_otherwise, difference
+from .recorder import Made, OfForm, Recorder, Rehearsal, decides_otherwise, difference
 from .replay import Departed, compiled, in_order
 from .tracing import TracedRun
 from .verification import Comparison, Count, Counts, interval, told, unrecorded
@@ -888,7 +888,8 @@ def _result_of(recorder: Recorder, x: Any) -> Any:
                 f"capture: the step returns a Tensor of shape {x.array.shape} that is neither an argument nor the "
                 "result of an operation of the step\n  fix: compute it by operations of autograd"
             )
-        return Held(found, x.layout, UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE)
+        place = UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE
+        return Made(Tensor, (found, x.layout, None, place))
     if isinstance(x, np.ndarray | np.generic) and x.__class__ is not np.bool_:
         slot = recorder.slot_of(x)
         if slot is None:
@@ -905,7 +906,7 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
     if len(first) != len(second):
         return f"{len(first)} results, then {len(second)}"
     for a, b in zip(first, second, strict=True):
-        x, y = (getattr(each, "array", each) if each.__class__ is Held else each for each in (a, b))
+        x, y = (each.parts[0] if each.__class__ is Made else each for each in (a, b))
         if a.__class__ is not b.__class__ or not (x is y or (not hasattr(x, "dtype") and x == y)):
             return f"the result {short(a)}, then {short(b)}"
     return ""

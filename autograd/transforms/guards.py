@@ -17,22 +17,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from ..arrays.capture import Capture, current_capture, read_of_capture
+from ..arrays.capture import current_capture, read_of_capture
 from ..arrays.device import is_inexact, runtime_of
 from ..compiler.identities import Identities, Read, values_of
 from ..compiler.text import Text, indented
-from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.state import state
-from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, frames_of_threads, short, uncollected
 from ..optim.base import Optimizer
 from ..random.keys import Key
 from .reach import ABSENT, Change, Reach, is_of_library, same
-from .recorder import Recorder, Silent
+from .recorder import Passing, Recorder
 
 __all__ = ["MOST_BYTES", "ORDINARY", "Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
 
@@ -372,50 +370,21 @@ def _integers(flat: Any, way: int, random: np.random.Generator) -> Any:
     return found
 
 
-class Seen(Capture):
-    """The leaves and the modules of a step whose work a device captures. As a context it hears of this thread."""
-
-    sweep_class = Sweep
+class Seen(Passing):
+    """The leaves and the modules of a step whose work a device captures."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leaves: dict[int, Leaf] = {}
         self.modules: dict[int, Any] = {}
-        self._entry = (threading.get_ident(), Silent())
-
-    def __enter__(self) -> Seen:
-        state.recorder = self
-        listeners.append(self._entry)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        listeners.remove(self._entry)
-        state.recorder = None
 
     def module(self, module: Any) -> None:
         """A module is called, and may call all that it has."""
         self.modules.update((id(each), each) for each in module.modules())
 
-    def should_look_at(self, value: Any) -> bool:
-        """A replay decides nothing."""
-        return False
-
     def read_all(self, operands: Any) -> None:
         """Leaves enter a computation together."""
         self.leaves.update((id(x), x) for x in operands if isinstance(x, Leaf))
-
-    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
-        """The call of an operation."""
-        self.read_all(xs)
-        return self.call(announce, (op, xs, options))
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], *words: Any, **how: Any) -> Any:
-        """Call a function, and hear nothing of what it does."""
-        state.recorder = None
-        try:
-            return super().call(function, args)
-        finally:
-            state.recorder = self
 
 
 class Program(Protocol):

@@ -11,29 +11,25 @@ import contextlib
 import functools
 import operator
 import random
-import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import zip_longest
 from types import CellType, FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from ..arrays.capture import Capture, Whole, set_capture
-from ..engine.dispatch import announce
-from ..engine.events import listeners
+from ..arrays.capture import Capture, set_capture
 from ..engine.leaves import Leaf
 from ..engine.state import state
-from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError
 from ..random.keys import get_state, set_state
 from .guards import others_may_read
 from .reach import Reach, held_in, is_holder, is_of_library
-from .recorder import Silent, accumulate, adopt
+from .recorder import Passing
 
 __all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
 
@@ -396,62 +392,32 @@ def _is_as_with_nan(a: Any, b: Any) -> bool:
     return bits[0] == bits[1]
 
 
-class Beside(Capture):
+class Beside(Passing):
     """A run of a step beside its replay. As a context it lets running averages stay in their arrays, as rows do.
 
-    Nothing is recorded, and operations run as by themselves. On several ranks it sends what replays send, if it
-    `is_quiet`, and what the step asks of ranks along the axes `together`, which all run it.
+    On several ranks it sends what replays send, if it `is_quiet`, and what the step asks of ranks along the axes
+    `together`, which all run it.
     """
-
-    sweep_class = Sweep
 
     def __init__(self, together: Sequence[str] = (), is_quiet: bool = True) -> None:
         super().__init__()
         self._calls = _Calls(self)
         self._ranks = None if state.distribution.is_alone else state.distribution
+        self.listens = self._ranks is not None  # what communicates asks, and is compared as that of a replay
         self._is_quiet, self._together = is_quiet, together
-        self._entry = (threading.get_ident(), Silent())
 
-    def __enter__(self) -> Beside:
-        state.recorder = self
+    def __enter__(self) -> Self:
+        super().__enter__()
         set_capture(self._calls)
-        if self._ranks is not None:  # what communicates asks, and is compared as that of a replay
-            listeners.append(self._entry)
+        if self._ranks is not None:
             self._ranks.quiet(self._is_quiet, self._together)
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._ranks is not None:
             self._ranks.quiet(False)
-            listeners.remove(self._entry)
         set_capture(None)
-        state.recorder = None
-
-    def module(self, module: Any) -> None:
-        """A module is called."""
-
-    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
-        """The call of an operation. Operations ask while another thread hears of its own."""
-        return self.call(announce, (op, xs, options))
-
-    def should_look_at(self, value: Any) -> bool:
-        """Whether to look at labels before the operation does. No replay follows that could not go back."""
-        return False
-
-    def read_all(self, operands: Any) -> None:
-        """Leaves enter a computation together."""
-
-    def give(self, leaf: Leaf, ct: Any, adopts: bool = False) -> None:
-        """Add a cotangent to the gradient of a leaf."""
-        (adopt if adopts else accumulate)(leaf, ct)
-
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], words: Any = None, **how: Any) -> Any:
-        """Make a call that would be a row."""
-        self.__exit__()
-        try:
-            return function(*[x.value if x.__class__ is Whole else x for x in args], **(words or {}))
-        finally:
-            self.__enter__()
+        super().__exit__(*error)
 
 
 class _Calls(Capture):

@@ -12,17 +12,18 @@ replayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, NoReturn
+from threading import get_ident
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from ..arrays.capture import Capture, Whole, set_capture
-from ..engine.dispatch import without_tensors
+from ..engine.dispatch import announce, without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of, parents_of
+from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, arrays_of, op_of, options_of, parents_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
@@ -33,8 +34,8 @@ from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import Optimizer
 from ..optim.groups import Numbers, assign
 
-__all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
-           "axes_of_copies", "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
+__all__ = ["Made", "OfForm", "Passing", "Recorder", "Rehearsal", "Row", "Slot", "accumulate", "adopt", "axes_of_copies",
+           "decides_otherwise", "difference", "mapped", "part_at", "parts_of", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -55,13 +56,13 @@ class Slot:
         return f"%{self.at}"
 
 
-class Held:
-    """A Tensor among the arguments of a row, or the results: where its array is, its layout, and its place."""
+class Made:
+    """A Tensor, a slice or a named tuple among the arguments of a row, or the results: its class, and its arguments."""
 
-    __slots__ = ("array", "layout", "node")
+    __slots__ = ("kind", "parts")
 
-    def __init__(self, array: Any, layout: Any, node: int = OUTSIDE):
-        self.array, self.layout, self.node = array, layout, node
+    def __init__(self, kind: Callable[..., Any], parts: tuple[Any, ...]):
+        self.kind, self.parts = kind, parts
 
 
 class Row:
@@ -71,7 +72,7 @@ class Row:
     ----------
     function : callable
     args, words : tuple, dict
-        Constants, `Slot` and `Held`, also in tuples, lists and dictionaries.
+        Constants, `Slot` and `Made`, also in tuples, lists and dictionaries.
     slot : int
         Of the result.
     parts : dict
@@ -122,22 +123,33 @@ class Row:
         return not self.changes and not is_learned and all(at in known for at in slots_in((self.args, self.words)))
 
 
+def parts_of(x: Any) -> Iterable[Any] | None:
+    """The parts of a container among the arguments of a row; None for a value."""
+    kind = x.__class__
+    if kind is tuple or kind is list:
+        return iter(x)
+    return x.values() if kind is dict else x.parts if kind is Made else None
+
+
+def mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    """A container of what a function makes of the parts of one."""
+    if x.__class__ is dict:
+        return {key: function(value) for key, value in x.items()}
+    return Made(x.kind, tuple(map(function, x.parts))) if x.__class__ is Made else x.__class__(map(function, x))
+
+
+def part_at(x: Any, path: tuple[int, ...]) -> Any:
+    """A part of a result, by its path."""
+    for k in path:
+        x = x[k]
+    return x
+
+
 def slots_in(x: Any) -> list[int]:
     """The slots in the arguments of a row, or in results."""
-    kind = x.__class__
-    if kind is Slot:
+    if x.__class__ is Slot:
         return [x.at]
-    if kind is tuple or kind is list:
-        return [at for part in x for at in slots_in(part)]
-    if kind is dict:
-        return slots_in(list(x.values()))
-    if kind is Held:
-        return slots_in(x.array)
-    if kind is Named:
-        return slots_in(x.parts)
-    if kind is slice:
-        return slots_in((x.start, x.stop, x.step))
-    return []
+    return [at for part in parts_of(x) or () for at in slots_in(part)]
 
 
 def read(leaf: Leaf) -> Any:
@@ -188,6 +200,56 @@ class Silent:
 
     def __call__(self, phase: str, direction: str, name: str) -> None:
         pass
+
+
+class Passing(Capture):
+    """A recorder that records nothing: operations and other calls run as by themselves. As a context it hears them."""
+
+    sweep_class = Sweep
+    listens = True
+    """Whether operations ask it. They do, too, while another thread hears of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entry = (get_ident(), Silent())
+
+    def __enter__(self) -> Self:
+        state.recorder = self
+        if self.listens:
+            listeners.append(self._entry)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.listens:
+            listeners.remove(self._entry)
+        state.recorder = None
+
+    def module(self, module: Any) -> None:
+        """A module is called."""
+
+    def should_look_at(self, value: Any) -> bool:
+        """Whether to look at labels before the operation does. No replay follows that could not go back."""
+        return False
+
+    def read_all(self, operands: Any) -> None:
+        """Leaves enter a computation together."""
+
+    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
+        """The call of an operation."""
+        self.read_all(xs)
+        return self.call(announce, (op, xs, options))
+
+    def give(self, leaf: Leaf, ct: Any, adopts: bool = False) -> None:
+        """Add a cotangent to the gradient of a leaf."""
+        (adopt if adopts else accumulate)(leaf, ct)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], words: Any = None, **how: Any) -> Any:
+        """Make a call, and hear nothing of what it does."""
+        self.__exit__()
+        try:
+            return function(*[x.value if x.__class__ is Whole else x for x in args], **(words or {}))
+        finally:
+            self.__enter__()
 
 
 class Recorder(Capture):
@@ -307,7 +369,8 @@ class Recorder(Capture):
         kind = value.__class__
         if kind in _IMMUTABLE:
             if kind is slice:
-                return slice(self.refer(value.start), self.refer(value.stop), self.refer(value.step))
+                parts = tuple(map(self.refer, (value.start, value.stop, value.step)))
+                return Made(slice, parts) if slots_in(parts) else value
             return value
         found = self._known.get(id(value))
         if found is not None:
@@ -321,15 +384,13 @@ class Recorder(Capture):
         if leaf is not None and leaf.array is value:  # it may have another array in a replay
             self._array_of(leaf)
             return self._known[id(value)][0]
-        if kind is tuple or kind is list:
-            parts = [self.refer(x) for x in value]
-            return parts if kind is list else tuple(parts)
-        if kind is dict:
-            return {key: self.refer(x) for key, x in value.items()}
+        if kind is tuple or kind is list or kind is dict:
+            return mapped(self.refer, value)
         if kind in TENSORS:
-            return Held(self.refer(value.array if kind is Tensor else self._array_of(value)), value.layout)
+            array = self.refer(value.array if kind is Tensor else self._array_of(value))
+            return Made(Tensor, (array, value.layout))
         if isinstance(value, tuple) and hasattr(value, "_make"):
-            return Named(kind, tuple(self.refer(x) for x in value))
+            return Made(kind, tuple(map(self.refer, value)))
         if kind is np.ndarray and self.may_cast and self._is_cast(value):
             return self._known[id(value)][0]
         self.constants.append(value)
@@ -606,7 +667,7 @@ class Rehearsal(Recorder):
         self._values = {slot.at: x for slot, x in of._inputs}  # of the other run, by slot
         for row in of.rows:
             self._values[row.slot] = row.value
-            self._values.update((at, _part(row.value, path)) for path, at in row.parts.items())
+            self._values.update((at, part_at(row.value, path)) for path, at in row.parts.items())
 
     def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         if not row.changes or row.changes == "keys" or row.function in (accumulate, adopt, remove_gradients):
@@ -629,12 +690,6 @@ def axes_of_copies(objects: Iterable[Any]) -> set[str]:
     return {name for layout in layouts for name, label in layout.items() if label is not V}
 
 
-def _part(x: Any, path: tuple[int, ...]) -> Any:
-    for i in path:
-        x = x[i]
-    return x
-
-
 def _copied(x: Any, operands: dict[int, Any]) -> Any:
     """A copy of a result that has no objects but arrays and numbers; of an operand, as a cast returns, that of now."""
     if isinstance(x, tuple | list):
@@ -653,15 +708,6 @@ def _pushed(op: Any, y: Any, xs: Any, options: Any, shapes: Any, signature: Any,
     """The tangent of an operation's result from those of its operands."""
     node = op, y, xs, tuple(range(len(tangents))), options, shapes, signature
     return op.push(node, tangents, 0, False, None, 0)
-
-
-class Named:
-    """A named tuple among the arguments of a row."""
-
-    __slots__ = ("kind", "parts")
-
-    def __init__(self, kind: Any, parts: tuple[Any, ...]):
-        self.kind, self.parts = kind, parts
 
 
 def _has_tensors(x: Any) -> bool:
@@ -836,8 +882,10 @@ def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
     if a is b:
         return ""
     if a.__class__ is b.__class__:
-        first, second = _parts_of(a), _parts_of(b)
+        first, second = parts_of(a), parts_of(b)
         if first is not None and second is not None:
+            heads = [[*x] if x.__class__ is dict else [x.kind] if x.__class__ is Made else [] for x in (a, b)]
+            first, second = [*heads[0], *first], [*heads[1], *second]
             if len(first) != len(second):
                 return f"{len(first)} values, then {len(second)}"
             return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y, same))), "")
@@ -848,20 +896,6 @@ def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
     if a.__class__ is Slot or b.__class__ is Slot:
         return "another value"
     return short(a) if isinstance(a, np.ndarray) else f"{short(a)}, then {short(b)}"
-
-
-def _parts_of(x: Any) -> list[Any] | None:
-    """The parts of a container among the arguments of a row; None for a value."""
-    kind = x.__class__
-    if kind is tuple or kind is list:
-        return list(x)
-    if kind is dict:
-        return [*x, *x.values()]
-    if kind is Held:
-        return [x.array, x.layout]
-    if kind is Named:
-        return [x.kind, *x.parts]
-    return [x.start, x.stop, x.step] if kind is slice else None
 
 
 def _forms(a: Any, b: Any) -> str:

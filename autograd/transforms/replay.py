@@ -13,10 +13,9 @@ from typing import Any
 
 from ..compiler.memory import Departed
 from ..compiler.text import Text, indented
-from ..engine.tensor import Tensor
 from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in
+from .recorder import Made, Recorder, Row, Slot, accumulate, adopt, read, slots_in
 
 __all__ = ["Departed", "compiled", "in_order"]
 
@@ -24,7 +23,7 @@ __all__ = ["Departed", "compiled", "in_order"]
 def compiled(recorder: Recorder, results: Sequence[Any], count: int) -> Callable[..., Any]:
     """A function of the arrays of `count` arguments, which makes the calls of all rows; it returns a list of results.
 
-    Each of the `results` is a `Slot`, a `Held` or a constant. The function is written at its first call: where there
+    Each of the `results` is a `Slot`, a `Made` or a constant. The function is written at its first call: where there
     is a program, it is seldom needed.
     """
     writer, made = _Writer(recorder.rows, results, count), list[Callable[..., Any]]()
@@ -86,19 +85,15 @@ class _Writer:
         if kind in (bool, int, type(None)):
             return repr(x)
         if kind is tuple:
-            if not slots_in(x) and _is_plain(x):
+            if _is_plain(x):
                 return self.name(x)
             return f"({', '.join(map(self.text, x))}{',' if len(x) == 1 else ''})"
         if kind is list:
             return f"[{', '.join(map(self.text, x))}]"
         if kind is dict:
             return f"{{{', '.join(f'{key!r}: {self.text(value)}' for key, value in x.items())}}}"
-        if kind is Held:
-            return f"{self.name(Tensor)}({self.text(x.array)}, {self.name(x.layout)})"
-        if kind is Named:
+        if kind is Made:
             return f"{self.name(x.kind)}({', '.join(map(self.text, x.parts))})"
-        if kind is slice and slots_in(x):
-            return f"slice({self.text(x.start)}, {self.text(x.stop)}, {self.text(x.step)})"
         return self.name(x)
 
     def function(self) -> Callable[..., Any]:
@@ -117,7 +112,7 @@ class _Writer:
             if i == first - 1:
                 lines += ["except Exception as error:", *([f"    {keys}(keys)"] if keys else []),
                           f"    raise {self.name(Departed)} from error"]  # fmt: skip
-        lines.append(f"return [{', '.join(map(self._result, self.results))}]")
+        lines.append(f"return [{', '.join(map(self.text, self.results))}]")
         given = ", ".join(f"v{i}" for i in range(self.count))
         return self.names.function("replay", given, lines, "<captured step>", {SITES: sites})
 
@@ -138,11 +133,6 @@ class _Writer:
         if used and row.slot not in last and row.slot not in kept:
             over.add(row.slot)
         return [*found, f"del {', '.join(f'v{at}' for at in sorted(over))}"] if over else found
-
-    def _result(self, x: Any) -> str:
-        if x.__class__ is Held:
-            return f"{self.name(Tensor)}({self.text(x.array)}, {self.name(x.layout)}, None, {x.node})"
-        return self.text(x)
 
     def _call(self, row: Row) -> str:
         if row.function is read:
@@ -166,6 +156,4 @@ class _Writer:
 
 def _is_plain(x: Any) -> bool:
     """Whether a container has nothing that needs source of its own."""
-    if x.__class__ is tuple:
-        return all(map(_is_plain, x))
-    return x.__class__ not in (list, dict, Held, Named, Slot, slice)
+    return all(map(_is_plain, x)) if x.__class__ is tuple else x.__class__ not in (list, dict, Made, Slot)

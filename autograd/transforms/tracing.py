@@ -37,12 +37,26 @@ from ..optim.base import Optimizer, whole_step
 from ..random.keys import get_state, set_state
 from .guards import others_may_read
 from .reach import is_holder, is_of_library
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in, view
+from .recorder import (
+    Made,
+    Recorder,
+    Row,
+    Slot,
+    accumulate,
+    adopt,
+    mapped,
+    part_at,
+    parts_of,
+    read,
+    slots_in,
+    view,
+)
 
 __all__ = ["TracedRun", "TracedStep", "traced_run"]
 
 _MOST_TRIES = 16
-_CONTAINERS = tuple, list, dict
+_NUMBER = itemgetter(())
+"""Makes the number of NumPy that Python gets in the place of an array without dimensions."""
 NOTHING = np.zeros(())
 """In the place of an argument that only calls of Python take: a key, or an array of complex numbers."""
 
@@ -54,10 +68,7 @@ class Opaque:
         self.slot, self.path = slot, path
 
     def value(self, frame: Frame) -> Any:
-        found = frame.values[self.slot]
-        for k in self.path:
-            found = found[k]
-        return found
+        return part_at(frame.values[self.slot], self.path)
 
 
 class Passed:
@@ -143,8 +154,7 @@ class TracedStep:
         self.results = [self._result(x) for x in results]
 
     def program(self) -> Program:
-        kept: list[Operand] = []
-        _operands_in(tuple(x for x, _, _ in self.results), kept)
+        kept = _operands_in([x for x, _, _ in self.results])
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
         operands = [*kept, *(x for node in self.trace.nodes for x in reads_of(node))]
         operands += [x for node in self.trace.nodes if node.kind != "python" for x in node.outs]
@@ -322,15 +332,9 @@ class TracedStep:
             if _has_opaque(found):
                 raise Refused("a value that Python makes")
             return found
-        if kind in _CONTAINERS:
-            return _mapped(self._resolved, x)
-        if kind is Held:
-            return Tensor(self._resolved(x.array), x.layout)
-        if kind is Named:
+        if kind is Made:
             return x.kind(*map(self._resolved, x.parts))
-        if kind is slice:
-            return slice(self._resolved(x.start), self._resolved(x.stop), self._resolved(x.step))
-        return self._known(x)
+        return self._known(x) if parts_of(x) is None else mapped(self._resolved, x)
 
     def _leaf(self, leaf: Leaf) -> Traced:
         array = leaf.array
@@ -445,8 +449,7 @@ class TracedStep:
             self._flush()
             changed = self._changed(row)
         value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
-        reads: list[Operand] = []
-        _operands_in((args, words), reads)
+        reads = _operands_in((args, words))
         function, slot, expected = row.function, row.slot, row.expected
         known = row.value
         keeps = not row.expected and _has_opaque(value)
@@ -475,10 +478,10 @@ class TracedStep:
                 if keeps:
                     frame.values[slot] = found
                 for key in passed:
-                    part = _part(found, key[1])
+                    part = part_at(found, key[1])
                     frame.values[key] = part.copy() if memory.has(part) else part
                 for path, write, shape in writes:
-                    part = _part(found, path)
+                    part = part_at(found, path)
                     if np.shape(part) != shape:  # a decision on data, by Python
                         raise Departed
                     write(frame)[...] = part
@@ -503,7 +506,7 @@ class TracedStep:
         for leaf, g in self.gradients.values():
             leaf._grad, leaf.used = g._value.copy("K"), None
         with np.errstate(all="ignore"):
-            row.function(*_plain_of(row.args), **_plain_of(row.words))
+            row.function(*map(_plain, row.args), **mapped(_plain, row.words))
         if any(x.tobytes() != array.tobytes() for x, (_, array) in zip(before, self.leaves.values(), strict=True)):
             self._stale = True
         for leaf, g in [*self.gradients.values()]:
@@ -542,18 +545,9 @@ class TracedStep:
 
     def _template(self, x: Any) -> Any:
         """Arguments of a call of Python, with operands in the place of arrays."""
-        kind = x.__class__
-        if kind is Slot:
+        if x.__class__ is Slot:
             return self._template_of(self._env[x.at], x.at)
-        if kind in _CONTAINERS:
-            return _mapped(self._template, x)
-        if kind is Held:
-            return _Held(self._template(x.array), x.layout)
-        if kind is Named:
-            return Named(x.kind, tuple(map(self._template, x.parts)))
-        if kind is slice:
-            return _Slice(self._template(x.start), self._template(x.stop), self._template(x.step))
-        return x
+        return x if parts_of(x) is None else mapped(self._template, x)
 
     def _template_of(self, x: Any, slot: int) -> Any:
         """A value of the trace as an argument of Python."""
@@ -565,7 +559,7 @@ class TracedStep:
                     self._passed.add(passed.key)
                     return passed
             found = operand_of(x._value, x._buffer)
-            return _Scalar(found) if x._is_scalar else found
+            return Made(_NUMBER, (found,)) if x._is_scalar else found
         if kind is tuple or kind is list:
             return kind(self._template_of(part, slot) for part in x)
         if kind is Opaque or x is None or isinstance(x, bool | int | float | str | np.ndarray | np.generic):
@@ -578,8 +572,9 @@ class TracedStep:
     # -- results -----------------------------------------------------------------------------------------------------
     def _result(self, x: Any) -> tuple[Any, Any, int]:
         """Operand or constant, layout ("" for no Tensor), and place of a result."""
-        if x.__class__ is Held:
-            return self._template(x.array), x.layout, x.node
+        if x.__class__ is Made:  # of a Tensor
+            array, layout, _, node = x.parts
+            return self._template(array), layout, node
         return self._template(x), "", 0
 
 
@@ -591,13 +586,10 @@ def _buffers_of(row: Row) -> dict[str, Any]:
 
 def _arrays_in(x: Any) -> list[Any]:
     """The arrays of the program among the arguments of a row."""
-    kind = x.__class__
-    if kind is np.ndarray:
+    if x.__class__ is np.ndarray:
         return [x]
-    if kind in _CONTAINERS or kind is Named:
-        parts = x.values() if kind is dict else x.parts if kind is Named else x
-        return [array for part in parts for array in _arrays_in(part)]
-    return _arrays_in(x.array) if kind is Held or isinstance(x, Tensor) else []
+    parts = (x.array,) if isinstance(x, Tensor) else parts_of(x)
+    return [array for part in parts or () for array in _arrays_in(part)]
 
 
 def _from(row: Row) -> Callable[..., Any]:
@@ -628,41 +620,11 @@ def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) ->
     return Lines(lines)
 
 
-def _plain_of(x: Any) -> Any:
-    """Arguments of a call that changes something; what is traced is no argument of such a call."""
-    if x.__class__ in (Slot, Held, Named):
+def _plain(x: Any) -> Any:
+    """An argument of a call that changes something; what is traced is no argument of such a call."""
+    if x.__class__ is Slot or x.__class__ is Made:
         raise Refused("a call that changes something, with an argument that is computed")
-    return _mapped(_plain_of, x) if x.__class__ in _CONTAINERS else x
-
-
-def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
-    """A tuple, list or dictionary of what a function makes of the parts of one."""
-    if x.__class__ is dict:
-        return {key: function(value) for key, value in x.items()}
-    return x.__class__(map(function, x))
-
-
-def _part(x: Any, path: tuple[int, ...]) -> Any:
-    for k in path:
-        x = x[k]
-    return x
-
-
-class _Held:
-    def __init__(self, array: Any, layout: Any):
-        self.array, self.layout = array, layout
-
-
-class _Scalar:
-    """An operand that Python gets as a number of NumPy."""
-
-    def __init__(self, operand: Operand):
-        self.operand = operand
-
-
-class _Slice:
-    def __init__(self, *parts: Any):
-        self.parts = parts
+    return x if parts_of(x) is None else mapped(_plain, x)
 
 
 def _steps(x: Any) -> tuple[int, ...]:
@@ -684,51 +646,25 @@ def _has_opaque(x: Any) -> bool:
     return type(x) is Opaque or (type(x) in (tuple, list) and any(map(_has_opaque, x)))
 
 
-def _operands_in(x: Any, found: list[Operand]) -> None:
-    kind = type(x)
-    if kind is Operand:
-        found.append(x)
-    elif kind is _Scalar:
-        found.append(x.operand)
-    elif kind is tuple or kind is list:
-        for part in x:
-            _operands_in(part, found)
-    elif kind is dict:
-        for part in x.values():
-            _operands_in(part, found)
-    elif kind in (_Held, Named, _Slice):
-        _operands_in((x.array,) if kind is _Held else x.parts, found)
+def _operands_in(x: Any) -> list[Operand]:
+    return [x] if type(x) is Operand else [each for part in parts_of(x) or () for each in _operands_in(part)]
 
 
 def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
     """A function of the frame that returns an argument of Python."""
-    kind = type(x)
+    kind, parts = type(x), parts_of(x)
     if kind is Operand:
         return memory.reader(x)
-    if kind is _Scalar:
-        read_one: Any = memory.reader(x.operand)
-        return lambda frame: read_one(frame)[()]
     if kind is Opaque or kind is Passed:
         found: Callable[[Frame], Any] = x.value
         return found
-    if kind in (tuple, list, dict, _Held, Named, _Slice):
-        return _container(x, memory)
-    return lambda frame: x
-
-
-def _container(x: Any, memory: Memory) -> Callable[[Frame], Any]:
-    kind: Any = type(x)
-    if kind is dict:
-        of: Any = {key: _getter(part, memory) for key, part in x.items()}
-        return lambda frame: {key: get(frame) for key, get in of.items()}
-    if kind is _Held:
-        array, layout = _getter(x.array, memory), x.layout
-        return lambda frame: Tensor(array(frame), layout)
-    gets = [_getter(part, memory) for part in (x if kind in (tuple, list) else x.parts)]
-    if kind is Named:
+    if parts is None:
+        return lambda frame: x
+    gets = [_getter(part, memory) for part in parts]
+    if kind is Made:
         return lambda frame: x.kind(*[get(frame) for get in gets])
-    if kind is _Slice:
-        return lambda frame: slice(*[get(frame) for get in gets])
+    if kind is dict:
+        return lambda frame: {key: get(frame) for key, get in zip(x, gets, strict=True)}
     return lambda frame: kind([get(frame) for get in gets])
 
 
@@ -1065,8 +1001,8 @@ class TracedRun:
         """Lines that set a result."""
         x, layout, node = self.step.results[k]
         memory, is_operand = self.program.memory, x.__class__ is Operand
-        if is_operand or x.__class__ is _Scalar:
-            read = memory.text(x if is_operand else x.operand, name) + ("" if is_operand else "[()]")
+        if is_operand or (x.__class__ is Made and x.kind is _NUMBER):
+            read = memory.text(x, name) if is_operand else f"{memory.text(x.parts[0], name)}[()]"
         else:
             read = f"{name(_getter(x, memory))}(frame)"
         if is_operand and x.buffer.kind not in ("argument", "state", "gradient"):  # those are views, as in the step
