@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .transforms import (
         capture,
         checkpoint,
-        cuda_graph,
         deriv,
         egrad,
         elementwise_grad,
@@ -68,7 +67,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
 
 __all__ = [
     "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "capture",
-    "checkpoint", "constant", "cuda_graph", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events",
+    "checkpoint", "constant", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events",
     "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product",
     "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode",
     "make_vjp", "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "register_pytree_node", "registry",
@@ -97,7 +96,7 @@ _NAMES = {
     "ops": ("stop_gradient",),
     "testing.anomaly": ("detect_anomaly",),
     "transforms": (
-        "capture", "checkpoint", "cuda_graph", "deriv",
+        "capture", "checkpoint", "deriv",
         "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
         "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
         "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",

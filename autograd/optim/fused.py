@@ -64,8 +64,8 @@ class Tables:
             if not batch.holds(*columns()):
                 raise CaptureError(
                     "a captured step was called after parameters or the optimizer's state were assigned, as "
-                    "load_state_dict does: the captured work updates the arrays from before\n  fix: capture the step "
-                    "again: step = ag.cuda_graph(...), or use ag.capture, which does so itself"
+                    "load_state_dict does: the captured work updates the arrays from before\n  fix: ag.capture(step), "
+                    "which captures the step again"
                 )
 
         def values() -> np.ndarray:

@@ -380,7 +380,7 @@ def clip_grad_norm_(
     Returns
     -------
     float
-        The norm before clipping. In a captured step (`autograd.cuda_graph`) it is an array on the device.
+        The norm before clipping. In a captured step (`autograd.capture`) on a GPU it is an array on the device.
 
     Raises
     ------

@@ -8,7 +8,7 @@ whole derivatives                      `jacobian`, `hessian`
 products                               `hvp`, `make_hvp`, `hessian_tensor_product` (`hessian_vector_product`),
                                        `tensor_jacobian_product` (`vector_jacobian_product`), `ggnvp`, `make_ggnvp`
 memory                                 `checkpoint`
-a step without its Python              `capture`; `cuda_graph`, its bare form on a GPU
+a step without its Python              `capture`
 =====================================  =========================================================================
 
 Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Without a mesh, plain arrays give
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from .captured_step import capture
     from .forward import deriv, jvp, make_jvp, make_jvp_reversemode
     from .jacobians import hessian, jacobian
-    from .launch_graph import cuda_graph
     from .products import (
         ggnvp,
         hessian_tensor_product,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     )
 
 __all__ = [
-    "capture", "checkpoint", "cuda_graph", "deriv",
+    "capture", "checkpoint", "deriv",
     "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
     "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
     "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
@@ -67,7 +66,6 @@ LAZY = {
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
     "checkpoint": "rematerialise",
     "capture": "captured_step",
-    "cuda_graph": "launch_graph",
 }  # fmt: skip
 """Names loaded at first use, and the module that defines each."""
 

@@ -33,8 +33,8 @@ from ..errors import (
     short_site,
     typed,
 )
-from .guards import MOST_BYTES, ORDINARY, Form, Guard, Seen, entry, in_other, is_heard, others_may_read
-from .launch_graph import Launches, copied, require_device
+from .guards import MOST_BYTES, ORDINARY, Form, Guard, entry, in_other, is_heard, others_may_read
+from .launch_graph import LaunchPlan, require_device
 from .memory import Memory, Watch, is_large
 from .proving import proved_run
 from .reach import Change, Reach
@@ -76,14 +76,14 @@ class CapturedStep:
         self._thread: Any = None  # the values of `state` in the thread that this is of: the first that calls it
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
-        self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
+        self._plans: dict[Any, list[_Plan | LaunchPlan]] = {}
         self._first: dict[Any, list[_Run]] = {}  # by the form of the arguments: recordings that wait
         self._refused: dict[Any, tuple[Guard, str]] = {}  # by form: what a proof has found
         self._without_casts: set[Any] = set()  # forms of which no constant is a cast of an argument
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
-        self._last: _Plan | _LaunchPlan | None = None
-        self._made: list[tuple[Any, _Plan | _LaunchPlan]] = []
+        self._last: _Plan | LaunchPlan | None = None
+        self._made: list[tuple[Any, _Plan | LaunchPlan]] = []
         self._departed: dict[Any, int] = {}  # by form: the calls that ran the step itself
         self._counts = Counts(warmup, verify) if counts is None else counts  # one for all names of keyword arguments
         self._on: Count | None = None  # that of the mesh of the last call that was no replay at once
@@ -165,7 +165,7 @@ class CapturedStep:
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
 
-    def _decided_otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan) -> Any:
+    def _decided_otherwise(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan) -> Any:
         """A call whose decisions on data are not those of the last plan, and may be those of another one."""
         for _, plan in self._made if state.distribution.is_alone else ():
             if plan is not departed and isinstance(plan, _Plan):
@@ -284,7 +284,7 @@ class CapturedStep:
             self._counted -= 1
             self._verified -= 1
 
-    def _on_ranks(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
+    def _on_ranks(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan | None = None) -> Any:
         """A call on several ranks that was no replay at once."""
         count = self._count_calls()
         count.calls += 1
@@ -297,7 +297,7 @@ class CapturedStep:
             self._aim(count)
 
     def _verify_on_ranks(
-        self, args: tuple[Any, ...], count: Count, departed: _Plan | _LaunchPlan | None
+        self, args: tuple[Any, ...], count: Count, departed: _Plan | LaunchPlan | None
     ) -> Any:
         """The call that all ranks verify if each of them replays it. Else each does what it does at another call."""
         count.skip()
@@ -331,7 +331,7 @@ class CapturedStep:
             plans[:] = [each for each in plans if each is not plan]
         self._made = [(key, each) for key, each in self._made if each is not plan]
 
-    def _general(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None = None) -> Any:
+    def _general(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan | None = None) -> Any:
         """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
         if not state.distribution.is_alone:
             return self._on_ranks(args, departed)
@@ -340,7 +340,7 @@ class CapturedStep:
             self._on, self._verified = None, self._replayed if self._options[1] else -1
         return self._otherwise(args, departed)
 
-    def _otherwise(self, args: tuple[Any, ...], departed: _Plan | _LaunchPlan | None) -> Any:
+    def _otherwise(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan | None) -> Any:
         """Replay another plan, run the step itself, or record it."""
         if state.recording is not None:
             raise TapeError(
@@ -399,7 +399,7 @@ class CapturedStep:
             self._warm.add(form.key)
             return self._step(*form.structure.rebuild(form.leaves))
         self._warm.remove(form.key)
-        plan = _LaunchPlan(form, self._step, runtime)
+        plan = LaunchPlan(form, self._step, runtime)
         self._keep(form, plan)
         return plan.structure.rebuild(plan.replay())
 
@@ -415,7 +415,7 @@ class CapturedStep:
         self._last, self._parts = None, form.named_parts()
         self._count += 1
 
-    def _keep(self, form: Form, plan: _Plan | _LaunchPlan) -> None:
+    def _keep(self, form: Form, plan: _Plan | LaunchPlan) -> None:
         self._plans.setdefault(form.key, []).append(plan)
         self._made.append((form.key, plan))
         if len(self._made) > _MOST_PLANS:
@@ -751,7 +751,7 @@ class _Plan:
             self.run = _followed(self.run, again)
         self.enter = entry(form, of.guard, self.run, program, again)
 
-    def begin(self, replays: int, others: Sequence[_Plan | _LaunchPlan]) -> None:
+    def begin(self, replays: int, others: Sequence[_Plan | LaunchPlan]) -> None:
         """Note the number of replays, and set the program's patience by what has become of the plan before."""
         self.start = replays
         last = others[-1] if others else None
@@ -771,49 +771,6 @@ class _Plan:
     def is_worn(self) -> bool:
         """Whether the step may better be recorded anew, with the arrays that its leaves have now."""
         return self.program is not None and self.program.is_worn()
-
-
-class _LaunchPlan:
-    """A replay of launches on a device, and the calls that it fits."""
-
-    is_single = False
-
-    def __init__(self, form: Form, step: Callable[..., Any], runtime: Runtime):
-        reach = Reach([("step", step), *(("an argument", x) for x in form.held)])
-        with Seen() as seen:
-            self._work = Launches(step, form.leaves, form.structure, runtime, seen)
-        self.guard, self.held = Guard(seen, reach), form.held
-        self._results, self.structure = flatten(self._work.result)
-        self._gradients = [(leaf, leaf._grad) for leaf in seen.leaves.values()]
-
-    def enter(self, args: tuple[Any, ...]) -> None:
-        """Nothing: each call is compared by `holds`."""
-
-    def holds(self) -> bool:
-        """Whether a replay would be the step, for arguments of its form."""
-        return self.guard.holds() and self.guard.has_same_arrays() and self._work.fits()
-
-    def fits(self) -> bool:
-        """Whether it is the work of the arrays that are there now: always, if it holds."""
-        return True
-
-    def is_worn(self) -> bool:
-        """Never: a plan of other arrays does not hold."""
-        return False
-
-    def run(self, *arrays: Any) -> list[Any]:
-        """The results for the arrays of other arguments."""
-        for own, x in zip(self._work.arrays, arrays, strict=True):
-            if x is not own:
-                own[...] = x
-        return self.replay()
-
-    def replay(self) -> list[Any]:
-        """Copies of the results. The gradients are the arrays that the work writes."""
-        self._work.run()
-        for leaf, gradient in self._gradients:
-            leaf._grad = gradient
-        return copied(self._results)
 
 
 def _may_hold_other(x: Any) -> bool:
@@ -986,7 +943,7 @@ def capture(step: Any = None, *, warmup: int = 2, verify: bool = True) -> Any:
 
     `clip_grad_norm_` and `MasterWeights.step` return a Tensor inside a captured step.
 
-    A step whose arrays are on a GPU is captured as its launches (see `cuda_graph`): after `warmup` and one more call
+    A step whose arrays are on a GPU is captured as its launches: after `warmup` and one more call
     the step runs once more to give the device its work, and a replay is one launch, a copy of each argument and a copy
     of each result. Gradients are the same arrays at each call. The guards are the same; a parameter, or the state of an
     optimizer, with another array is captured anew. There is one rank, and random draws and running averages are

@@ -139,8 +139,8 @@ def mlp(case: MLP) -> dict[str, Step]:
         tape.backward(loss)
         optimizer.step()
 
-    run = ag.cuda_graph(step) if case.is_captured and DEVICE == "cuda" else step
-    for _ in range(3):  # the third call of a graph captures it
+    run = ag.capture(step) if case.is_captured and DEVICE == "cuda" else step
+    for _ in range(4):  # the fourth call of a captured step captures it
         run(x, y)
     return {"step": lambda: run(x, y)}
 

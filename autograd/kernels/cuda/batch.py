@@ -40,7 +40,7 @@ class Pieces:
         self._start(np.array(sizes, np.int64), np.array(sizes, np.int64), like)
 
     def _start(self, sizes: np.ndarray, rows: np.ndarray, like: Any) -> None:
-        refuse("the tables of an optimizer's state or of a norm were made", "cuda_graph(step, warmup=1), or more")
+        refuse("the tables of an optimizer's state or of a norm were made", "make the optimizer before the step")
         pieces = -(-sizes // PIECE)
         self.ends: list[int] = np.concatenate([[0], np.cumsum(pieces)]).tolist()
         work = np.empty((self.ends[-1], 2), np.int32)
