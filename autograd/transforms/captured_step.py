@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn, overload
@@ -55,6 +58,20 @@ _MOST_FIRSTS = 4
 """The recordings, with other decisions on data each, that wait for a second one."""
 _OTHER_DECISIONS = range(3, 19)
 """The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
+_WORDS = object()
+"""The last argument of a step whose last but one is a dictionary of keyword arguments."""
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """A block in which Python looks for no cycles: a third of its time, as its objects nearly all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class CapturedStep:
@@ -70,11 +87,11 @@ class CapturedStep:
         The number of calls that ran the step itself because a decision on data was another one than in the record.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, counts: Counts | None = None):
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
         functools.update_wrapper(self, step, updated=())
         self._step, self._warmup, self._options = step, warmup, (warmup, verify)
         self._thread: Any = None  # the values of `state` in the thread that this is of: the first that calls it
-        self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
+        self._others: dict[int, CapturedStep] = {}  # by thread
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | LaunchPlan]] = {}
         self._first: dict[Any, list[_Run]] = {}  # by the form of the arguments: recordings that wait
@@ -85,7 +102,7 @@ class CapturedStep:
         self._last: _Plan | LaunchPlan | None = None
         self._made: list[tuple[Any, _Plan | LaunchPlan]] = []
         self._departed: dict[Any, int] = {}  # by form: the calls that ran the step itself
-        self._counts = Counts(warmup, verify) if counts is None else counts  # one for all names of keyword arguments
+        self._counts = Counts(warmup, verify)
         self._on: Count | None = None  # that of the mesh of the last call that was no replay at once
         self._counted = 0  # the replays that are counted there
         self._count = 0  # of the recorded calls since a replay
@@ -94,37 +111,24 @@ class CapturedStep:
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
         self._cost = float("inf")  # of a comparison, in replays
-        self._replayed = 0
-        self._departures = 0
-
-    def _all(self) -> list[CapturedStep]:
-        """This one, and those of calls with keywords."""
-        return [self, *(other for key, other in self._others.items() if key.__class__ is tuple)]
-
-    @property
-    def replays(self) -> int:
-        return sum(each._replayed for each in self._all())
-
-    @property
-    def departures(self) -> int:
-        return sum(each._departures for each in self._all())
+        self.replays = 0
+        self.departures = 0
 
     @property
     def is_captured(self) -> bool:
-        return any(each._last is not None for each in self._all())
+        return self._last is not None
 
     def __repr__(self) -> str:
-        to_go = min(each._warmup for each in self._all())
-        how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {to_go} calls to go"
+        how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
         return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
 
     def __str__(self) -> str:
-        found = [repr(self)]
-        for names, plan in self._plans_now():
-            what = str(plan.program) if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
-            found.append(f"{f'with {names}: ' if names else ''}{what}")
-            if plan.program is not None and plan.program.misses:
-                found.append(f"{plan.program.misses} replays made the recorded calls one by one: leaves or optimizers "
+        found, plan = [repr(self)], self._last
+        if isinstance(plan, _Plan):
+            of = plan.program
+            found.append(f"its rows are replayed one by one: {plan.why}" if of is None else str(of))
+            if of is not None and of.misses:
+                found.append(f"{of.misses} replays made the recorded calls one by one: leaves or optimizers "
                              "had other arrays or numbers than in the record")  # fmt: skip
         if self.departures:
             found.append(f"{self.departures} calls ran the step itself: a decision on data was another one")
@@ -135,20 +139,17 @@ class CapturedStep:
 
         ``print(step)`` tells how many there are, what stays a call of Python and why, and what it takes.
         """
-        return "\n".join(plan.program.explain() for _, plan in self._plans_now() if plan.program is not None)
-
-    def _plans_now(self) -> list[tuple[str, _Plan]]:
-        """The names of keywords, and the plan of the last call with these."""
-        pairs = [("", self._last), *((", ".join(key), other._last) for key, other in self._others.items()
-                                     if key.__class__ is tuple)]  # fmt: skip
-        return [(names, plan) for names, plan in pairs if isinstance(plan, _Plan)]
+        program = self._last.program if isinstance(self._last, _Plan) else None
+        return "" if program is None else program.explain()
 
     def __call__(self, *args: Any, **words: Any) -> Any:
-        if self._thread is not state.__dict__ or words:
-            return self._elsewhere(args, words)
+        if words:
+            args = *args, words, _WORDS
+        if self._thread is not state.__dict__:
+            return self._in_thread(args)
         plan = self._last
         if plan is not None:
-            if self._replayed == self._verified:
+            if self.replays == self._verified:
                 return self._verify(args)
             try:
                 found = plan.enter(args)
@@ -161,52 +162,45 @@ class CapturedStep:
                 self._count_error()
                 raise
             if found is not None:
-                self._replayed += 1
+                self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
+
+    def _run(self, *args: Any) -> Any:
+        """Run the step itself, of the arguments that `__call__` has made."""
+        return self._step(*args[:-2], **args[-2]) if args and args[-1] is _WORDS else self._step(*args)
+
+    def _replay(self, plan: _Plan | LaunchPlan, replay: Callable[[], list[Any] | None]) -> list[Any] | None:
+        """The result of a replay of a plan, in a list; None if it does not fit, or finds another decision on data."""
+        try:
+            found = replay()
+        except Departed:
+            return None
+        except UNTYPED as error:
+            _raise_typed(error)
+        if found is None:
+            return None
+        self._last, self.replays = plan, self.replays + 1
+        return [plan.structure.rebuild(found)]
 
     def _decided_otherwise(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan) -> Any:
         """A call whose decisions on data are not those of the last plan, and may be those of another one."""
         for _, plan in self._made if state.distribution.is_alone else ():
-            if plan is not departed and isinstance(plan, _Plan):
-                try:
-                    found = plan.enter(args)
-                except Departed:
-                    continue
-                except UNTYPED as error:
-                    _raise_typed(error)
-                if found is not None:
-                    self._last = plan
-                    self._replayed += 1
-                    return found[0] if plan.is_single else plan.structure.rebuild(found)
+            if plan is not departed and (found := self._replay(plan, partial(plan.enter, args))) is not None:
+                return found[0]
         return self._general(args, departed)
 
-    def _elsewhere(self, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
-        """A call in another thread, or with keywords, each of which has records of its own."""
+    def _in_thread(self, args: tuple[Any, ...]) -> Any:
+        """The first call, or one in another thread, which has records of its own."""
         own = state.__dict__
         if self._thread is None:
             self._thread = own
-        if self._thread is not own:
-            key: Any = get_ident()
-            other = self._others.get(key)
-            if other is None or other._thread is not own:  # a thread that has ended may have had its number
-                other = self._others[key] = CapturedStep(self._step, *self._options)
-            return other(*args, **words)
-        if not words:
+        if self._thread is own:
             return self(*args)
-        key = tuple(words)
-        if key not in self._others:
-            self._others[key] = CapturedStep(_WithWords(self._step, key), *self._options, self._counts)
-        other = self._others[key]
-        if state.distribution.is_alone:
-            return other(*args, *words.values())
-        self._count_calls()
-        other._aim(other._count_calls())
-        try:
-            return other(*args, *words.values())
-        finally:
-            other._count_calls()
-            self._aim(self._count_calls())
+        other = self._others.get(get_ident())
+        if other is None or other._thread is not own:  # a thread that has ended may have had its number
+            other = self._others[get_ident()] = CapturedStep(self._step, *self._options)
+        return other(*args)
 
     def __get__(self, instance: Any, owner: Any = None) -> CapturedStep:
         """The captured step of an object whose class has this one as a method. Those of 16 objects are kept."""
@@ -228,7 +222,7 @@ class CapturedStep:
 
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
-        plan, n = self._last, self._replayed
+        plan, n = self._last, self.replays
         if not state.distribution.is_alone:
             return self._on_ranks(args)
         self._verified = 2 * n + 1
@@ -238,7 +232,7 @@ class CapturedStep:
         if made is None or made.found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n + 1
             return self._general(args)
-        other = made.difference(self._step, args)
+        other = made.difference(self._run, args)
         self._cost = min(self._cost, made.cost)
         self._verified = n + interval(n + 1, self._cost)
         if other:
@@ -253,13 +247,13 @@ class CapturedStep:
             return None
         except UNTYPED as error:
             _raise_typed(error)
-        self._replayed += made.found is not None
+        self.replays += made.found is not None
         return made
 
     def _refuse_other(self, plan: _Plan, other: str) -> NoReturn:
         self._forget(plan)
         raise CaptureError(
-            f"capture: replay {self._replayed} of the step has left another value than the step itself, which has run "
+            f"capture: replay {self.replays} of the step has left another value than the step itself, which has run "
             f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
             "contract in the help of `capture`. Replays since the last comparison may be wrong, too; the state is "
             "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
@@ -269,14 +263,14 @@ class CapturedStep:
     def _count_calls(self) -> Count:
         """The count of the calls on this mesh. Replays since it was last asked are those of the mesh before."""
         if self._on is not None:
-            self._on.calls += self._replayed - self._counted
-        self._counted = self._replayed
+            self._on.calls += self.replays - self._counted
+        self._counted = self.replays
         found = self._on = self._counts.of(state.distribution)
         return found
 
     def _aim(self, count: Count) -> None:
         """Let the call that is due be no replay at once."""
-        self._verified = self._replayed + count.due - count.calls - 1
+        self._verified = self.replays + count.due - count.calls - 1
 
     def _count_error(self) -> None:
         """Count a call whose replay has raised an error. Other ranks may have run the step itself, which raises it."""
@@ -293,7 +287,7 @@ class CapturedStep:
                 return self._verify_on_ranks(args, count, departed)
             return self._otherwise(args, departed)
         finally:
-            self._counted = self._replayed
+            self._counted = self.replays
             self._aim(count)
 
     def _verify_on_ranks(
@@ -317,7 +311,7 @@ class CapturedStep:
         group = state.distribution.group(axes)
         if not all(told(group, made is not None)) or made is None:
             return result
-        other = made.difference(self._step, args, axes)
+        other = made.difference(self._run, args, axes)
         found = told(group, (other, made.cost))
         count.compared(max(cost for _, cost in found))
         others = [f"on rank {rank}, {text}" for rank, (text, _) in zip(group.ranks, found, strict=True) if text]
@@ -337,7 +331,7 @@ class CapturedStep:
             return self._on_ranks(args, departed)
         if self._on is not None:  # the calls before were on several ranks
             self._count_calls()
-            self._on, self._verified = None, self._replayed if self._options[1] else -1
+            self._on, self._verified = None, self.replays if self._options[1] else -1
         return self._otherwise(args, departed)
 
     def _otherwise(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan | None) -> Any:
@@ -350,20 +344,14 @@ class CapturedStep:
         self._counts.runs += 1
         if is_heard() or self._warmup > 0:
             self._warmup -= not is_heard()
-            return unrecorded(self._step, args, self._counts)
+            return unrecorded(self._run, args, self._counts)
         form = Form(args)
         for plan in sorted(self._plans.get(form.key, ()), key=lambda each: not each.fits()):
             if plan is not departed and plan.holds() and not plan.is_worn():
                 self._last = plan
-                try:
-                    found = plan.run(*form.arrays)
-                except Departed:
-                    departed = plan
-                    continue
-                except UNTYPED as error:
-                    _raise_typed(error)
-                self._replayed += 1
-                return plan.structure.rebuild(found)
+                if (found := self._replay(plan, partial(plan.run, *form.arrays))) is not None:
+                    return found[0]
+                departed = plan
         if departed is not None:
             return self._depart(args, form)
         if form.is_on_device or self._runtime is not None:
@@ -372,13 +360,13 @@ class CapturedStep:
 
     def _depart(self, args: tuple[Any, ...], form: Form) -> Any:
         """Run the step itself, where no replay has found its decisions on data. Other ranks may go on replaying."""
-        self._departures += 1
+        self.departures += 1
         if not state.distribution.is_alone:
             with Recorder(form.arrays, get_ident(), is_quiet=True):
-                return self._step(*args)
+                return self._run(*args)
         n = self._departed[form.key] = self._departed.get(form.key, 0) + 1
         if n not in _OTHER_DECISIONS or form.is_on_device:
-            return self._step(*args)
+            return self._run(*args)
         run = _Recorded(self._first.pop(form.key, []))
         try:
             return self._recorded(form, run)
@@ -389,7 +377,7 @@ class CapturedStep:
         """Run the step by itself, after a recorded run that did not come to its end."""
         if run.before is not None:
             run.before.give_back()
-        return self._step(*args)
+        return self._run(*args)
 
     def _capture_launches(self, form: Form) -> Any:
         """Run the step of a form as it is, or capture its work on the device and replay it."""
@@ -397,15 +385,15 @@ class CapturedStep:
         self._count_recording(form)
         if form.key not in self._warm:  # kernels are compiled, and the tables of new arrays made
             self._warm.add(form.key)
-            return self._step(*form.structure.rebuild(form.leaves))
+            return self._run(*form.args)
         self._warm.remove(form.key)
-        plan = LaunchPlan(form, self._step, runtime)
+        plan = LaunchPlan(form, self._run, self._roots(form, None), runtime)
         self._keep(form, plan)
         return plan.structure.rebuild(plan.replay())
 
     def _count_recording(self, form: Form) -> None:
-        if self._replayed > self._replays:
-            self._count, self._replays = 0, self._replayed
+        if self.replays > self._replays:
+            self._count, self._replays = 0, self.replays
         if self._count >= _MOST_PLANS:
             other, fix = form.advice(self._parts)
             raise CaptureError(
@@ -442,6 +430,7 @@ class CapturedStep:
                 error.extend("\n  The step itself has run in this call.")
             raise
 
+    @_without_collection()
     def _recorded(self, form: Form, of: _Recorded) -> Any:
         first = of.firsts[-1] if of.firsts else None
         changed: set[str] = set()  # by the run before, in what it depends on
@@ -461,7 +450,7 @@ class CapturedStep:
         recorder.follow(reach.stateful)
         recorder.stateful = reach.stateful
         with recorder:
-            result = self._step(*given.args)
+            result = self._run(*given.args)
         if recorder.watch is not None:
             recorder.watch.end()
         if not state.distribution.is_alone:
@@ -498,12 +487,12 @@ class CapturedStep:
             before = self._plans.get(form.key, ())
             worn = [plan.program for plan in before if isinstance(plan, _Plan) and plan.is_worn()]
             program, why = proved_run(
-                self._step, form, given, recorder, results, found, of.before, roots,
+                self._run, form, given, recorder, results, found, of.before, roots,
                 [getattr(x, "array", x) for x, _ in run.guard.contents],
                 {key for each in worn if each is not None for key in each.exchanged()},
             )  # fmt: skip
         plan = _Plan(form, run, structure, program, why)
-        plan.begin(self._replayed, self._plans.get(form.key, ()))
+        plan.begin(self.replays, self._plans.get(form.key, ()))
         self._keep(form, plan)
         return result
 
@@ -617,7 +606,7 @@ class CapturedStep:
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                self._step(*form.structure.rebuild(form.leaves))
+                self._run(*form.args)
         except Exception:
             return None
         return Departed if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
@@ -787,18 +776,6 @@ def _of_draws(recorder: Recorder) -> str:
 def _may_be_written(x: Any) -> bool:
     """Whether an array, or one whose memory it shows, is writeable."""
     return bool(x.flags.writeable) or (isinstance(x.base, np.ndarray) and _may_be_written(x.base))
-
-
-class _WithWords:
-    """A step whose last arguments are keywords."""
-
-    def __init__(self, step: Callable[..., Any], names: tuple[str, ...]):
-        self.step, self.names = step, names
-        self.__name__ = getattr(step, "__name__", "step")
-
-    def __call__(self, *args: Any) -> Any:
-        n = len(args) - len(self.names)
-        return self.step(*args[:n], **dict(zip(self.names, args[n:], strict=True)))
 
 
 def _refuse(change: Change) -> NoReturn:

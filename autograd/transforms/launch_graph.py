@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class LaunchPlan:
 
     is_single = False
 
-    def __init__(self, form: Form, step: Callable[..., Any], runtime: Runtime):
-        reach = Reach([("step", step), *(("an argument", x) for x in form.held)])
+    def __init__(self, form: Form, step: Callable[..., Any], roots: Iterable[tuple[str, Any]], runtime: Runtime):
+        reach = Reach(roots)
         inputs = _copied(form.leaves)
         own = (_array(x) for x, given in zip(inputs, form.leaves, strict=True) if x is not given)
         self._arrays = list({id(x): x for x in own}.values())

@@ -125,7 +125,7 @@ def _fault_of_others(
     start = before.anew(reach)
     try:
         with Beside():
-            result = step(*other.structure.rebuild(other.leaves))
+            result = step(*other.args)
     except Exception:  # a check of the program, an index out of range
         return ""
     left = Left(reach, flatten(result)[0])

@@ -270,6 +270,11 @@ class Recorder(Capture):
 
     records = True
 
+    @property
+    def sweep_class(self) -> type[Sweep]:
+        """The class of sweeps while it records."""
+        return _CapturedSweep
+
     def __init__(self, inputs: Sequence[Any], thread: int, is_quiet: bool = False):
         super().__init__()
         self._quiets = state.distribution if is_quiet else None
@@ -302,13 +307,6 @@ class Recorder(Capture):
             (slot, x) for slot, x in zip(slots, inputs, strict=True)
             if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
         ]  # fmt: skip
-        recorder = self
-
-        class CapturedSweep(_CapturedSweep):
-            __slots__ = ()
-
-        CapturedSweep.recorder = recorder
-        self.sweep_class = CapturedSweep
 
     # -- the context -------------------------------------------------------------------------------------------------
     def __enter__(self) -> Recorder:
@@ -570,61 +568,9 @@ class Recorder(Capture):
             )
         twin = self._twins.get(id(op))
         if twin is None:
-            twin = self._twins[id(op)] = self._twin(op)
+            twin = self._twins[id(op)] = _twin(op)
             self._of_twins[id(twin)] = op
         return twin.call(*xs, options=options, announced=True)
-
-    def _twin(self, op: Any) -> Any:
-        """The operation with functions and rules that record their calls."""
-        if not hasattr(op, "keeping") or not hasattr(op, "cotangent"):
-            raise CaptureError(
-                f"capture: {op.name} at {short_site(*find_site())} is not captured; needed: operations of autograd"
-            )
-        twin = object.__new__(type(op))
-        twin.__dict__.update(vars(op))
-        call, name = self.call, op.name
-        kernels: dict[Any, Any] = {}  # by what calls it as a row: the backward of a kernel
-
-        def function(*args: Any) -> Any:
-            return call(op.function, args, name=name, of=(op, "y"))
-
-        def keeping(*args: Any) -> Any:
-            y, kept = call(op.keeping, args, name=name, of=(op, "y"))
-            if kept.__class__ is tuple and kept and callable(kept[0]):  # a kernel's backward, and what it needs
-
-                def backward(*given: Any, of: Any = kept[0]) -> Any:
-                    return call(of, given, name=f"{name}, backward")
-
-                kernels[backward] = kept[0]
-                return y, (backward, *kept[1:])
-            return y, kept
-
-        def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
-            if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
-                return op.cotangent(i, ct, y, xs, options, shapes)
-            if y.__class__ is tuple and y and callable(y[0]):  # of a rule that runs in the place of the kernel's
-                y = (kernels[y[0]], *y[1:])
-            return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
-
-        def push(node: Any, carried: list[Any], start: int, record: bool, recording: Any, place: int) -> Any:
-            if record:  # the rule's own operations are rows
-                return type(op).push(twin, node, carried, start, record, recording, place)
-            tangents = [carried[p - start] if p >= start else None for p in parents_of(node)]
-            if all(t is None for t in tangents):
-                return None
-            _, y, xs, _, options, shapes, signature = node
-            y = y if op.keeping is None else None  # what a kernel keeps is for its adjoint
-            return call(_pushed, (op, y, xs, options, shapes, signature, tangents), name=f"{name}, tangent")
-
-        twin.function = function
-        twin.push = push
-        if op.keeping is not None:
-            twin.keeping = keeping
-        twin.cotangent = cotangent
-        twin.call, twin.pull = twin.bind()
-        twin.__call__ = twin.call  # in a sweep that is recorded, forward mode applies an operation to tangents
-        twin.makes_rows = True
-        return twin
 
     def read_all(self, operands: Sequence[Any]) -> None:
         """Leaves enter a computation together: their arrays are read by rows."""
@@ -682,6 +628,66 @@ class Rehearsal(Recorder):
         return _copied(known.value, operands)
 
 
+def _call(function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> Any:
+    """Make a call, as a row of the recorder of this thread if there is one."""
+    return function(*args) if state.recorder is None else state.recorder.call(function, args, **how)
+
+
+def _twin(op: Any) -> Any:
+    """The operation with functions and rules whose calls are rows.
+
+    It is in cycles, and so holds no recorder, whose arrays would stay until Python looks for cycles.
+    """
+    if not hasattr(op, "keeping") or not hasattr(op, "cotangent"):
+        raise CaptureError(
+            f"capture: {op.name} at {short_site(*find_site())} is not captured; needed: operations of autograd"
+        )
+    twin = object.__new__(type(op))
+    twin.__dict__.update(vars(op))
+    name = op.name
+
+    def function(*args: Any) -> Any:
+        return _call(op.function, args, name=name, of=(op, "y"))
+
+    def keeping(*args: Any) -> Any:
+        y, kept = _call(op.keeping, args, name=name, of=(op, "y"))
+        if kept.__class__ is tuple and kept and callable(kept[0]):  # a kernel's backward, and what it needs
+
+            def backward(*given: Any, of: Any = kept[0]) -> Any:
+                return _call(of, given, name=f"{name}, backward")
+
+            backward.of = kept[0]  # type: ignore[attr-defined]
+            return y, (backward, *kept[1:])
+        return y, kept
+
+    def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
+        if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
+            return op.cotangent(i, ct, y, xs, options, shapes)
+        if y.__class__ is tuple and y and callable(y[0]):  # of a rule that runs in the place of the kernel's
+            y = (y[0].of, *y[1:])
+        return _call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
+
+    def push(node: Any, carried: list[Any], start: int, record: bool, recording: Any, place: int) -> Any:
+        if record:  # the rule's own operations are rows
+            return type(op).push(twin, node, carried, start, record, recording, place)
+        tangents = [carried[p - start] if p >= start else None for p in parents_of(node)]
+        if all(t is None for t in tangents):
+            return None
+        _, y, xs, _, options, shapes, signature = node
+        y = y if op.keeping is None else None  # what a kernel keeps is for its adjoint
+        return _call(_pushed, (op, y, xs, options, shapes, signature, tangents), name=f"{name}, tangent")
+
+    twin.function = function
+    twin.push = push
+    if op.keeping is not None:
+        twin.keeping = keeping
+    twin.cotangent = cotangent
+    twin.call, twin.pull = twin.bind()
+    twin.__call__ = twin.call  # in a sweep that is recorded, forward mode applies an operation to tangents
+    twin.makes_rows = True
+    return twin
+
+
 def axes_of_copies(objects: Iterable[Any]) -> set[str]:
     """The axes along which the ranks have copies or parts of what optimizers among the objects update."""
     found = [x for each in objects for x in (each, getattr(each, "optimizer", None))]
@@ -724,12 +730,11 @@ def _has_mask(x: Any) -> bool:
 class _CapturedSweep(Sweep):
     """A sweep whose rules, sums and gradients are rows."""
 
-    __slots__ = ()
-    recorder: Recorder
+    __slots__ = ("recorder",)
 
     def __init__(self, recording: Any, start: int, end: int, wanted: Any, record: bool):
         super().__init__(recording, start, end, wanted, record)
-        self.general = True
+        self.general, self.recorder = True, state.recorder
 
     def add(self, place: int, ct: Any) -> None:
         """Add a cotangent at a place of the list. A sum of two is a row."""

@@ -9,10 +9,8 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 from __future__ import annotations
 
 import copy
-import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import contains, getitem, itemgetter, setitem
 from typing import Any
@@ -1081,19 +1079,6 @@ class TracedRun:
         return text.function("run", "*arrays", [line], f"{__file__}: run")
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """A block in which Python looks for no cycles: a third of the time of a trace, whose objects nearly all stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_collection()
 def traced_run(
     recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], anew: Iterable[Any] = ()
 ) -> tuple[TracedRun | None, str]:

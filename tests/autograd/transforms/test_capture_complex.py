@@ -59,5 +59,5 @@ def test_a_step_of_complex_numbers_has_the_bits_of_the_step(name: str, kind: str
     found, do = left_by(name, kind, dtype, True)
     assert [i for i, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b] == []
     assert do.replays == 20
-    assert do._plans_now()[0][1].program.misses == 0
+    assert do._last.program.misses == 0
     assert name in PYTHON or "stays a call of Python" not in str(do)
