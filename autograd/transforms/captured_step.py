@@ -109,6 +109,7 @@ class CapturedStep:
         self._parts: dict[str, tuple[Any, ...]] = {}  # of the last one's form
         self._replays = 0  # at the last recorded call
         self._why = ""  # what a recorded call found to be other than the one before
+        self._refusal = ""  # the error of the last one
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
         self._cost = float("inf")  # of a comparison, in replays
         self.replays = 0
@@ -395,6 +396,8 @@ class CapturedStep:
         if self.replays > self._replays:
             self._count, self._replays = 0, self.replays
         if self._count >= _MOST_PLANS:
+            if self._refusal:
+                raise CaptureError(self._refusal)
             other, fix = form.advice(self._parts)
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
@@ -422,7 +425,12 @@ class CapturedStep:
             if known is not None and known[0].holds():
                 raise CaptureError(known[1])
             self._count_recording(form)
-            return self._recorded(form, run)
+            try:
+                found, self._refusal = self._recorded(form, run), ""
+            except CaptureError as error:
+                self._refusal = str(error)
+                raise
+            return found
         except CaptureError as error:
             if state.distribution.is_alone and self._runtime is None and not form.is_on_device:
                 if not run.is_done:

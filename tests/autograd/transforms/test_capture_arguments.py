@@ -417,6 +417,13 @@ def test_a_refusal_names_what_is_another_one_in_each_call(name: str) -> None:
             do(*make(i))
 
 
+def test_a_step_that_is_refused_in_each_call_names_the_cause_to_the_end() -> None:
+    do = ag.capture(lambda x: float(ag.tensor(x).sum()), warmup=0)
+    for i in range(20):
+        with pytest.raises(CaptureError, match=r"float made plain data of a value(?s:.)*fix: operations on the Tensor"):
+            do(_x(i))
+
+
 # -- powers of integers ------------------------------------------------------------------------------------------------
 def test_a_power_of_integers_raises_the_error_of_the_step() -> None:
     def step(x: Any, y: Any) -> Any:
