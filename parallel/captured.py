@@ -21,23 +21,21 @@ from .pipeline import Pipeline
 __all__ = ["captured_step"]
 
 
-def captured_step(pipeline: Pipeline, optimizer: optim.Optimizer, clip: float | None) -> Callable[..., Any]:
+def captured_step(pipeline: Pipeline) -> Callable[..., Any]:
     """Return a captured function of the scale, the inputs and the targets of a step.
 
     Parameters
     ----------
     pipeline : Pipeline
         With one stage.
-    optimizer : Optimizer
-    clip : float or None
-        The largest norm of all gradients.
 
     Returns
     -------
     callable
         Its arguments are the cotangent of each loss, a float64 array without dimensions, the key of the step, whose
-        seed is that of `seed_of_layers` for the first microbatch, and the inputs and targets of each microbatch. Its
-        result is the list of their losses, and the norm of the gradients or None.
+        seed is that of `seed_of_layers` for the first microbatch, the inputs and targets of each microbatch, the
+        optimizer, and the largest norm of all gradients or None. Its result is the list of their losses, and the norm
+        of the gradients or None.
     """
     stage = pipeline.stages[0]
     layers = [pipeline._modules[str(i)] for i in stage]
@@ -46,7 +44,9 @@ def captured_step(pipeline: Pipeline, optimizer: optim.Optimizer, clip: float | 
     assert side_losses is not None  # a trainer's pipeline collects them
     parameters = list(pipeline.parameters())
 
-    def step(scale: Any, key: Key, inputs: Sequence[Any], targets: Sequence[Any]) -> tuple[list[Any], Any]:
+    def step(
+        scale: Any, key: Key, inputs: Sequence[Any], targets: Sequence[Any], optimizer: optim.Optimizer, clip: Any
+    ) -> tuple[list[Any], Any]:
         optimizer.zero_grad()
         losses: list[Any] = []
 

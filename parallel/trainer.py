@@ -268,7 +268,7 @@ class Trainer:
             )
         from .captured import captured_step  # used by few
 
-        return captured_step(self.pipeline, self.optimizer, self.clip)
+        return captured_step(self.pipeline)
 
     def _check_bits(self, bits: Any, divides: set[Any], zero: int | Zero, options: Mapping[str, Any]) -> None:
         """Raise OptionError unless the bits can be the same on any number of ranks; keep the styles without an axis."""
@@ -385,7 +385,7 @@ class Trainer:
             apart = () if self.pipeline.axis is None else (self.pipeline.axis,)
             key = Key(seed_of_layers(self.seed, self.steps, 0), places=get_state().places, apart=apart)
             parts = (list(self.share(a)) for a in (inputs, targets))
-            losses, norm = self._captured(np.array(1.0 / n), key, *parts)
+            losses, norm = self._captured(np.array(1.0 / n), key, *parts, self.optimizer, self.clip)
         totals = Totals(self.pipeline.axis)
         for loss in losses:
             totals.add(loss)

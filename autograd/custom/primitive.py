@@ -208,7 +208,7 @@ class Extension:
                 result = called(self.function, *args, **call.kwargs)
             else:
                 recorder.read_all([call.found[i] for i in call.operands])
-                result = recorder.call(called, (self.function, *args), call.kwargs, name=self.name)
+                result = recorder.call(called, (self.function, *args), call.kwargs, name=self.name, is_own=True)
         finally:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
@@ -338,7 +338,7 @@ class Extension:
             cts = called(lambda ans, args, ct: list(rule(call.argnums, ans, args, call.kwargs)(ct)), ans, args, ct)
         else:
             given = (rule, call.argnums, ans, args, call.kwargs, ct)
-            cts = recorder.call(_cotangents, given, name=f"{self.name}, backward")
+            cts = recorder.call(_cotangents, given, name=f"{self.name}, backward", is_own=True)
         for i, g in call.parts(self.name, call.argnums, cts):
             if call.places[i] >= 0 and g is not None:
                 g = self._fit(g, call, i, sweep.record)

@@ -6,6 +6,7 @@ The indices that select the elements are constants; a cotangent goes to the elem
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -98,8 +99,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     condition = given[0]
     if condition.__class__ not in TENSORS and (condition.__class__ is not np.ndarray or condition.dtype != bool):
         require_plain(condition, "where, the condition")
-    if condition.__class__ in TENSORS or hasattr(condition, "dtype"):
-        condition = condition if condition.dtype == bool else condition != 0
+    if (condition.__class__ in TENSORS or hasattr(condition, "dtype")) and condition.dtype != bool:
+        condition = condition != 0 if condition.__class__ in TENSORS else recorded(operator.ne, condition, 0)
     return _where(np.asarray(condition) if isinstance(condition, bool) else condition, *given[1:])
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
 
+from ..arrays.capture import current_capture
 from ..arrays.device import runtime_of
 from ..arrays.runtime import Runtime
 from ..engine.leaves import Leaf
@@ -55,7 +56,7 @@ _MOST_PLANS = 16
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
 _MOST_FIRSTS = 4
-"""The recordings, with other decisions on data each, that wait for a second one."""
+"""The recordings, with other decisions on data or another state each, that wait for a second one."""
 _OTHER_DECISIONS = range(3, 19)
 """The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
 _WORDS = object()
@@ -224,6 +225,8 @@ class CapturedStep:
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
         plan, n = self._last, self.replays
+        if current_capture() is not None:
+            return self._run(*args)
         if not state.distribution.is_alone:
             return self._on_ranks(args)
         self._verified = 2 * n + 1
@@ -328,6 +331,8 @@ class CapturedStep:
 
     def _general(self, args: tuple[Any, ...], departed: _Plan | LaunchPlan | None = None) -> Any:
         """A call that was no replay at once: its last plan fits no more, or finds another decision on data."""
+        if current_capture() is not None:  # of another step, which calls this one
+            return self._run(*args)
         if not state.distribution.is_alone:
             return self._on_ranks(args, departed)
         if self._on is not None:  # the calls before were on several ranks
@@ -399,6 +404,8 @@ class CapturedStep:
             if self._refusal:
                 raise CaptureError(self._refusal)
             other, fix = form.advice(self._parts)
+            if self._why and not other:
+                fix = "make what differs the same in each call, or an argument of the step"
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
                 f"{form}{self._why}{other}\n  fix: {fix}; or call the step itself"
@@ -440,12 +447,13 @@ class CapturedStep:
 
     @_without_collection()
     def _recorded(self, form: Form, of: _Recorded) -> Any:
-        first = of.firsts[-1] if of.firsts else None
+        self._why = ""
+        first = next((each for each in reversed(of.firsts) if each.guard.holds()), None)
         changed: set[str] = set()  # by the run before, in what it depends on
-        if first is not None and not first.guard.holds():
-            self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
-            changed = {change.path for change in first.changes}
-            first = None
+        if of.firsts and first is not of.firsts[-1]:
+            last = of.firsts[-1]
+            self._why = "".join(f"\n  {each}" for each in last.guard.reach.changes()[:3])
+            changed = {change.path for change in last.changes}
         given = form.copied()
         roots = list(self._roots(form, first))
         reach = Reach(roots, None if first is None else first.guard.reach)
@@ -479,10 +487,11 @@ class CapturedStep:
         changes = reach.changes()
         run = _Run(recorder, results, Guard(recorder, reach, is_left_other=bool(changes)), changes, form.held)
         if first is not None and state.distribution.is_alone:
-            first = self._with_its_decisions(of.firsts, recorder)
-            self._first[form.key] = [each for each in of.firsts[-_MOST_FIRSTS:] if each is not first]
+            first = self._alike(of.firsts, recorder)
+        firsts = [each for each in of.firsts[-_MOST_FIRSTS:] if each is not first]
+        if firsts or first is None:
+            self._first[form.key] = [*firsts, *([run] if first is None else [])]
         if first is None:
-            self._first.setdefault(form.key, []).append(run)
             if len(self._first) > _MOST_PLANS:
                 del self._first[next(iter(self._first))]
             return result
@@ -538,6 +547,10 @@ class CapturedStep:
         if run.recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
             self._without_casts.add(form.key)
             return False
+        if fault and is_proved and before is not None and self._depart_from_each_other(first, run, before, roots):
+            self._why = f"\n  {fault}"
+            self._first.setdefault(form.key, []).extend((first, run))
+            return False
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
@@ -547,20 +560,40 @@ class CapturedStep:
             )
         return True
 
-    def _with_its_decisions(self, firsts: Sequence[_Run], recorder: Recorder) -> _Run | None:
-        """The last of some recordings that has decided on data as this one."""
-        for each in reversed(firsts):
-            if not decides_otherwise(each.recorder, recorder) and each.guard.holds():
-                return each
-        self._why = f"\n  {difference(firsts[-1].recorder, recorder)}"
-        return None
+    def _depart_from_each_other(self, first: _Run, run: _Run, before: Memory, roots: Any) -> bool:
+        """Whether replays of either run end at the arguments of the other one, as by the error of a check of values."""
+        after = before.anew(Reach(roots, before.reach))
+
+        def departs(of: _Run, other: _Run) -> bool:
+            before.give_back()
+            try:
+                arrays = [x for _, x in other.recorder.inputs]
+                compiled(of.recorder, of.results, len(arrays))(*arrays)
+            except Departed:
+                return True
+            except UNTYPED:
+                return False
+            finally:
+                after.give_back()
+            return False
+
+        return state.distribution.is_alone and departs(first, run) and departs(run, first)
+
+    def _alike(self, firsts: Sequence[_Run], recorder: Recorder) -> _Run | None:
+        """The last of some recordings with the calls of this one, or at least its decisions on data."""
+        alike = [each for each in reversed(firsts)
+                 if not decides_otherwise(each.recorder, recorder) and each.guard.holds()]  # fmt: skip
+        if not alike:
+            self._why = f"\n  {difference(firsts[-1].recorder, recorder)}"
+            return None
+        return next((each for each in alike if not difference(each.recorder, recorder, True)), alike[0])
 
     def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
 
         What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
-        Some runs have values that are far from those of the recorded one: moved, far larger, with a NaN. Where the step
-        does not take them, one run has values near to these.
+        Some runs have values that are far from those of the recorded one: moved, far larger or smaller, with a NaN.
+        Where the step does not take them, one run has values near to these.
 
         Returns
         -------
@@ -582,7 +615,7 @@ class CapturedStep:
             finally:
                 after.give_back()
 
-        proofs = [is_same(seed, True, scale) for seed, scale in enumerate((1.0, 32.0, float("nan")))]
+        proofs = [is_same(seed, True, scale) for seed, scale in enumerate((1.0, 32.0, 1 / 32, float("nan")))]
         return any(proofs) or is_same(0, is_far=False)
 
     def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
@@ -615,7 +648,7 @@ class CapturedStep:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 self._run(*form.args)
-        except Exception:
+        except (Exception, SystemExit):
             return None
         return Departed if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
 

@@ -90,7 +90,7 @@ class Form:
                     continue
                 layout = x.layout if is_tensor else None
                 form = x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout
-                is_by_value = array.dtype.kind not in ORDINARY and _counts_by_value(array)
+                is_by_value = _counts_by_value(array)
                 parts.append((*form, array.tobytes()) if is_by_value else form)
                 self.arrays.append(array)
             elif x.__class__ is Key:
@@ -168,6 +168,8 @@ class Form:
         random = np.random.default_rng(seed)
 
         def changed(array: Any) -> Any:
+            if _counts_by_value(array):
+                return array
             found = _other_values(array, seed, random, is_far)
             if scale == 1.0 or getattr(array, "dtype", np.dtype(int)).kind not in "fc" or not array.size:
                 return found
@@ -282,8 +284,13 @@ def _kinds(structure: Structure) -> Iterator[Any]:
 
 
 def _counts_by_value(x: Any) -> bool:
-    """Whether a form has the values of an array or a scalar, as of text, a date, a record: no operation takes them."""
-    return isinstance(x, np.ndarray | np.generic) and not (x.dtype.kind in ORDINARY or is_inexact(x.dtype))
+    """Whether a form has the values of an array or a scalar, as of text, a date, a record: no operation takes them.
+
+    A boolean of NumPy has no identity, by which a row could know it.
+    """
+    if not isinstance(x, np.ndarray | np.generic):
+        return False
+    return x.__class__ is np.bool_ or not (x.dtype.kind in ORDINARY or is_inexact(x.dtype))
 
 
 def _copy_of(x: Any) -> Any:

@@ -67,17 +67,19 @@ def proved_run(
             if made is not None:
                 before.give_back()
                 why = _fault(made, form, left)
+            rows = compiled(recorder, results, len(form.arrays))
             if why and is_alone and not others_may_read():  # who may have written meanwhile
                 before.give_back()
-                _require_rows(compiled(recorder, results, len(form.arrays)), form, left)
-            if made is None:
-                return None, why
-            for seed, is_far in ((1, False), (2, True)):
-                if not why and is_alone:
+                _require_rows(rows, form, left)
+            for seed, is_far in ((1, False), (2, True)) if is_alone else ():
+                made = None if why else made
+                if made is not None:
                     made.program.may_name_rows = is_far
-                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, compared)
+                why = _fault_of_others(made, rows, step, form.other(seed, is_far), before, roots, compared) or why
+            if why or made is None:
+                return None, why
             made.seconds = perf_counter() - start
-            return (None, why) if why else (made, "")
+            return made, ""
     except CaptureError:
         raise
     except Refused as error:
@@ -88,18 +90,22 @@ def proved_run(
         after.give_back()
 
 
-def _require_rows(replay: Callable[..., Any], form: Form, left: Left) -> None:
+def _require_rows(rows: Callable[..., Any], form: Form, left: Left, of: str = "") -> None:
     """Raise CaptureError if the recorded calls, made once more, leave other values than the step has left."""
-    try:
-        other = left.difference(replay(*form.arrays))
-    except Departed:
-        return
-    if other:
+    if other := _difference(rows, form, left):
         raise CaptureError(
-            f"capture: the recorded calls, made once more, do not leave what the step has left: {other}\n  The step "
-            "changes it by NumPy or Python, which is not recorded\n  fix: operations of autograd, whose result is "
-            "returned; or call the step itself"
+            f"capture: the recorded calls, made once more{of}, do not leave what the step has left: {other}\n  The "
+            "step computes or changes it by NumPy or Python, which is not recorded\n  fix: operations of autograd, "
+            "whose result is returned; or call the step itself"
         )
+
+
+def _difference(run: Callable[..., Any], form: Form, left: Left) -> str:
+    """The path of the first value that a run has left other than the step; "" if there is none, or it departs."""
+    try:
+        return left.difference(run(*form.arrays))
+    except Departed:
+        return ""
 
 
 def _fault(made: TracedRun, form: Form, left: Left) -> str:
@@ -115,10 +121,16 @@ def _fault(made: TracedRun, form: Form, left: Left) -> str:
 
 
 def _fault_of_others(
-    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
-    compared: Sequence[Any],
+    made: TracedRun | None, rows: Callable[..., Any], step: Callable[..., Any], other: Form, before: Memory,
+    roots: Sequence[tuple[str, Any]], compared: Sequence[Any],
 ) -> str:  # fmt: skip
-    """The first difference between the program and the step for other values; "" if there is none."""
+    """The first difference between the program and the step for other values; "" if there is none.
+
+    Raises
+    ------
+    CaptureError
+        The recorded calls leave other values than the step, too.
+    """
     before.give_back()
     reach = Reach(roots, before.reach)
     _move(reach, made, before, compared)
@@ -126,24 +138,24 @@ def _fault_of_others(
     try:
         with Beside():
             result = step(*other.args)
-    except Exception:  # a check of the program, an index out of range
+    except (Exception, SystemExit):  # a check of the program, an index out of range
         return ""
     left = Left(reach, flatten(result)[0])
     start.give_back()
-    try:
-        path = left.difference(made(*other.arrays))
-    except Departed:
-        return ""
+    path = "" if made is None else _difference(made, other, left)
+    if made is None or path:
+        start.give_back()
+        _require_rows(rows, other, left, " with other values of arguments and state")
     return path and f"another value where arguments and state have others: {path}"
 
 
-def _move(reach: Reach, made: TracedRun, before: Memory, compared: Sequence[Any]) -> None:
+def _move(reach: Reach, made: TracedRun | None, before: Memory, compared: Sequence[Any]) -> None:
     """Give parameters, the state of optimizers, and arrays of the program other values, but for those compared.
 
     They are given back after the proof. Other threads may read what the step only reads, as that of a server does, so
     that it stays where there are some.
     """
-    written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
+    written = set() if made is None else made.written
     is_shared = others_may_read()
     random = np.random.default_rng(1)
     owners = {id(owner_of(x)) for x in compared}

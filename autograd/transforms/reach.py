@@ -44,16 +44,18 @@ import numpy as np
 
 from ..arrays.device import runtime_of
 from ..compiler.identities import END, Read, values_of
+from ..custom.primitive import Extension
 from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
 from ..nn.module import Module
 from ..optim.base import Optimizer
+from ..random.keys import Key
 
 __all__ = ["Change", "Place", "Reach", "held_in", "is_holder", "is_of_library", "same"]
 
 _LIBRARIES = frozenset(("autograd", "collectives", "parallel", "numpy", "scipy", "cupy")) | sys.stdlib_module_names
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic, Key)
 _READS_ALL = frozenset(("vars", "dir", "eval", "exec", "globals", "asdict", "astuple", "fields"))  # functions
 _READS_ONE = frozenset(("getattr", "hasattr", "setattr", "attrgetter"))
 _MAKE = frozenset(("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"))
@@ -322,6 +324,8 @@ class Reach:
             yield from self._class(path, x)
         elif isinstance(x, Optimizer):
             yield from self._optimizer(path, x)
+        elif isinstance(x, Extension):
+            yield from _functions_in(path, (x.function, x.vjp(), x.jvp()))
         elif isinstance(x, ModuleType):
             if not is_of_library(x.__name__):
                 yield from self._named(path, vars(x), self._names)
@@ -455,6 +459,8 @@ class Reach:
         if not mine or mine[0] is not kind:
             return
         self._attributes(path, kind, "__mro__")
+        if any(is_of_library(each.__module__) for each in kind.__mro__[:-1]):  # it may get an override
+            self._add_open(path, lambda: [f", the attribute {k}" for k in vars(kind)], vars(kind).keys)
         named = [name for each in mine for name, value in vars(each).items() if self._counts(kind, name, value)]
         yield from self._named(path, vars(kind), named, shadows=True)
         yield from ((each.__qualname__, each if kind in self._makes else _ClassOf(each)) for each in mine[1:])
@@ -561,8 +567,8 @@ def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]
     for x in values:
         if isinstance(x, FunctionType | MethodType | functools.partial | Module):
             yield path, x
-        elif isinstance(x, tuple | list):
-            yield from _functions_in(path, x)
+        elif isinstance(x, tuple | list | dict):
+            yield from _functions_in(path, x.values() if isinstance(x, dict) else x)
 
 
 def _is_empty(cell: Any) -> bool:

@@ -286,6 +286,7 @@ class Recorder(Capture):
         self._twins: dict[int, Any] = {}
         self._of_twins: dict[int, Any] = {}  # the operation of each
         self._entry = (thread, Silent())
+        self._errors = np.geterr()
         self.count = 0
         self.outside: list[Any] = []  # contiguous arrays of the program, of which the step may make views
         self.reachable: dict[int, Leaf] = {}  # by the id of its array: a leaf that was there before
@@ -299,7 +300,7 @@ class Recorder(Capture):
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
-        self._inputs = list(zip(slots, inputs, strict=True))
+        self.inputs = list(zip(slots, inputs, strict=True))
         self.may_cast = False  # whether an array that is equal to an argument may be a copy of it; that is proved
         self.casts: list[int] = []  # the arguments of which there are such
         self.persistent: set[int] = set()  # ids of arrays that were there before
@@ -418,7 +419,7 @@ class Recorder(Capture):
         """
         if not value.size or not value.ndim or id(value) in self.persistent:
             return False
-        for at, (slot, array) in enumerate(self._inputs):
+        for at, (slot, array) in enumerate(self.inputs):
             if array.__class__ is not np.ndarray or array.shape != value.shape:
                 continue
             if array.dtype.kind == "c" and value.dtype.kind != "c":
@@ -464,13 +465,18 @@ class Recorder(Capture):
     # -- rows --------------------------------------------------------------------------------------------------------
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any] | None = None, *,
-        name: str = "", changes: bool | str = False, expected: bool = False, of: Any = None,
+        name: str = "", changes: bool | str = False, expected: bool = False, of: Any = None, is_own: bool = False,
     ) -> Any:  # fmt: skip
-        """Make a call, and record it as a row. Nothing that it calls is recorded."""
+        """Make a call, and record it as a row. Nothing that it calls is recorded.
+
+        A function of the program (`is_own`) may return its argument in one call, and another array in the next one.
+        """
         words = words or {}
         if state.recorder is not self:  # the call of an operation of this recorder inside of a row
             return function(*[x.value if x.__class__ is Whole else x for x in args], **words)
         is_gradient = function is accumulate or function is adopt
+        if np.geterr() != self._errors and not {"raise", "call"}.isdisjoint(np.geterr().values()):
+            self.refuse("numpy.errstate was set to raise", "numpy.errstate around the calls of the captured step")
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
         if changes and self._numbers:
@@ -488,6 +494,8 @@ class Recorder(Capture):
                 numbers.note()
         if value is NotImplemented:
             return value
+        if is_own:
+            value = self._apart(value)
         if value.__class__ is np.bool_ and not changes:  # the program may decide on it
             row.expected = True
         if value.__class__ in TENSORS:
@@ -522,6 +530,12 @@ class Recorder(Capture):
     def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """The result of the call of a row."""
         return row.function(*args, **words)
+
+    def _apart(self, x: Any) -> Any:
+        """A result with copies in the place of arrays that are known."""
+        if x.__class__ is tuple or x.__class__ is list:
+            return x.__class__(map(self._apart, x))
+        return x.copy() if x.__class__ is np.ndarray and id(x) in self._known else x
 
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
         raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
@@ -610,7 +624,7 @@ class Rehearsal(Recorder):
     def __init__(self, inputs: Sequence[Any], thread: int, of: Recorder):
         super().__init__(inputs, thread, is_quiet=True)
         self._of = of.rows
-        self._values = {slot.at: x for slot, x in of._inputs}  # of the other run, by slot
+        self._values = {slot.at: x for slot, x in of.inputs}  # of the other run, by slot
         for row in of.rows:
             self._values[row.slot] = row.value
             self._values.update((at, part_at(row.value, path)) for path, at in row.parts.items())
@@ -871,6 +885,7 @@ def decides_otherwise(first: Recorder, second: Recorder) -> bool:
     """Whether a decision on data that a replay makes anew had another result in the second run."""
     return any(
         a.expected and b.expected and _same(a.function, b.function) and not _same(a.value, b.value)
+        and not _differ((a.args, a.words), (b.args, b.words), _same_bits)  # else it is of a constant
         for a, b in zip(first.rows, second.rows, strict=False)
     )
 

@@ -240,6 +240,24 @@ def test_values_of_ranks_that_replay_are_refused() -> None:
         cc.run(program, ranks=2)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_captured_step_that_calls_another_one(ranks: int) -> None:
+    def program(captures: bool) -> Any:
+        wrap: Any = ag.capture if captures else lambda f: f
+        with cc.Mesh(dp=cc.world().size):
+            model = DataParallel(network(nn.Tanh()), "dp")
+            inner = wrap(lambda x: cc.all_reduce(model(x).sum() * 1.5, "dp", to=I))
+            outer = wrap(lambda x: inner(x) * 2)
+            xs = [ag.tensor(numpy.full((2, 8), k + int(cc.world().rank) / 2, "float32")) for k in range(CALLS)]
+            return [bits(outer(x)) for x in xs], getattr(outer, "replays", REPLAYS)
+
+    def compared() -> None:
+        expected, found = program(False), program(True)
+        assert expected == found
+
+    cc.run(compared, ranks)
+
+
 # -- the proof on other values, by runs that send nothing --------------------------------------------------------------
 def summed(f: Callable[..., Any], draw: Callable[[int, int], tuple[Any, ...]], captures: bool) -> Any:
     """A step of data parallelism with a function of the model and of arguments, which may differ between ranks."""

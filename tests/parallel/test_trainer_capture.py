@@ -222,6 +222,23 @@ def test_dropout_goes_on_from_a_saved_step() -> None:
     assert trainer._captured.replays >= 4
 
 
+@pytest.mark.parametrize("sizes", [{}, {"dp": 2}])
+def test_another_clip_and_another_optimizer_count(sizes: dict[str, int]) -> None:
+    def changes(trainer: Any, i: int) -> None:
+        if i == 5:
+            trainer.clip = 0.01
+        if i == 8:
+            trainer.optimizer = optim.SGD(list(trainer.parameters.values()), lr=0.001)
+
+    def compared() -> int:
+        losses, left, _ = trained(sizes, False, changes=changes, clip=10.0)
+        others, found, trainer = trained(sizes, True, changes=changes, clip=10.0)
+        assert (others, found) == (losses, left)
+        return int(trainer._captured.replays)
+
+    assert min(cc.run(compared, max(1, *sizes.values()) if sizes else 1)) >= 2
+
+
 def test_a_side_loss_is_added() -> None:
     class Balanced(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy
@@ -12,9 +14,10 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
-from autograd import nn, optim
+from autograd import nn, optim, random
 from autograd.errors import CaptureError, RingtapeError, ShapeError, TapeError
 from autograd.extend import defjvp, defvjp, primitive
+from autograd.transforms import captured_step
 
 from .test_capture import bits
 
@@ -983,3 +986,201 @@ def test_an_object_that_is_called_with_keywords_is_seen_to_change() -> None:
         assert do(x, again=again, scale=3.0).tolist() == [15.0 * again] * 3
         assert do(x=x, scale=3.0).tolist() == [15.0] * 3
     assert do.replays >= 10
+
+
+# -- what a library calls, and values without identity ----------------------------------------------------------------
+def _rows(i: int) -> Any:
+    return numpy.random.default_rng(i).standard_normal((4, 3)).astype("float32")
+
+
+def _of_numpy_booleans(wrap: Wrap) -> Iterator[Any]:
+    do = wrap(lambda x, flag: np.where(flag, x.sum(), -x.sum()))
+    for i in range(20):
+        yield do(ag.tensor(_rows(i)), numpy.bool_(i % 2 == 0 or i < 6))
+
+
+def _of_boolean_tensors(wrap: Wrap) -> Iterator[Any]:
+    do = wrap(lambda x, flag: x.sum() if flag else -x.sum())
+    for i in range(20):
+        yield do(ag.tensor(_rows(i)), ag.tensor(numpy.array(i % 2 == 0 or i < 6)))
+
+
+def _of_numbers_as_conditions(wrap: Wrap) -> Iterator[Any]:
+    do = wrap(lambda x, n, k: np.where(n, x, -x).sum() + x.masked_fill(k, 0.5).sum())
+    for i in range(20):
+        yield do(ag.tensor(_rows(i)), numpy.int64(i % 4), numpy.array(max(0, i - 8) % 3))
+
+
+def _of_a_rule_of_the_program(wrap: Wrap) -> Iterator[Any]:
+    factor = {"k": 1.0}
+
+    @primitive
+    def reverse(x: Any) -> Any:
+        return x * 1
+
+    defvjp(reverse, lambda ans, x: lambda g: -g * factor["k"])
+    w = ag.Parameter(numpy.ones(3, "float32"))
+
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        with ag.Tape() as tape:
+            loss = (reverse(w * x) ** 2).sum()
+        tape.backward(loss)
+        return loss
+
+    do = wrap(step)
+    for i in range(16):
+        factor["k"] = 1.0 if i < 7 else 5.0
+        yield do(ag.tensor(_rows(i)))
+        yield w.grad.array.copy()
+
+
+def _of_a_rule_that_may_return_its_cotangent(wrap: Wrap) -> Iterator[Any]:
+    @primitive
+    def clipped(x: Any) -> Any:
+        return x * 1
+
+    defvjp(clipped, lambda ans, x: lambda g: g if (g * g).sum() <= 0.25 else g / (2 * numpy.sqrt((g * g).sum())))
+    w = ag.Parameter(numpy.ones(3, "float32"))
+
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        with ag.Tape() as tape:
+            y = clipped(w)
+            loss = (y * np.exp(-x * x)).sum()
+        tape.backward(loss)
+        return loss, y * 2
+
+    do = wrap(step)
+    for i in range(16):
+        yield from do(ag.tensor(numpy.full(3, 1.5 if i < 7 or i == 9 else 0.1, "float32")))
+        yield w.grad.array.copy()
+
+
+def _of_a_function_that_may_return_its_argument(wrap: Wrap) -> Iterator[Any]:
+    @primitive
+    def bounded(x: Any) -> Any:
+        return x if x.max() < 2 else numpy.minimum(x, 2)
+
+    defvjp(bounded, lambda ans, x: lambda g: g * (x < 2))
+    do = wrap(lambda x: (bounded(ag.tensor(x)) * ag.tensor(x)).sum())
+    for i in range(16):
+        yield do(numpy.full(3, 1.0 if i < 7 or i == 9 else 3.0, "float32"))
+
+
+def _of_an_override_that_is_added(wrap: Wrap) -> Iterator[Any]:
+    class Mine(nn.Linear):
+        pass
+
+    m = Mine(3, 1, key=random.Key(0))
+    do = wrap(lambda x: m(x).sum())
+    for i in range(16):
+        if i == 7:
+            Mine.forward = lambda self, x: 2 * nn.Linear.forward(self, x)
+        yield do(ag.tensor(_rows(i)))
+
+
+def _of_a_state_that_alternates(wrap: Wrap) -> Iterator[Any]:
+    m = nn.Sequential(nn.Linear(3, 3, key=random.Key(0)), nn.BatchNorm1d(3), nn.Linear(3, 1, key=random.Key(1)))
+    do = wrap(lambda x: (m(x) ** 2).mean())
+    for i in range(24):
+        m.train(i % 2 == 0)
+        yield do(ag.tensor(_rows(i)))
+
+
+def _of_an_equal_key(wrap: Wrap) -> Iterator[Any]:
+    of = SimpleNamespace(key=None)
+    do = wrap(lambda x: nn.dropout(x, 0.5, key=of.key).sum())
+    for i in range(16):
+        of.key = random.Key(0 if i < 8 else 1)
+        yield do(ag.tensor(_rows(i)))
+
+
+def _of_a_label_that_is_ignored_once(wrap: Wrap) -> Iterator[Any]:
+    for at in (2, 3, 9):
+        m = nn.Linear(3, 3, key=random.Key(0))
+        optimizer = optim.SGD(m.parameters(), lr=0.1)
+
+        def step(x: Any, y: Any, m: Any = m, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = nn.cross_entropy(m(x), y)
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = wrap(step)
+        for i in range(14):
+            y = numpy.random.default_rng(i).integers(0, 3, 4)
+            y[0] = -100 if i == at else y[0]
+            yield do(_rows(i), y)
+
+
+def _of_an_end_of_the_program(wrap: Wrap) -> Iterator[Any]:
+    w = ag.Parameter(numpy.ones(3, "float32"))
+    optimizer = optim.SGD([w], 0.1)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = ((x * w) ** 2).mean()
+        if not np.isfinite(loss):
+            sys.exit("the loss is not finite")
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        yield do(ag.tensor(_rows(i)))
+
+
+LIBRARY_CALLS: list[Any] = [
+    _of_an_end_of_the_program,
+    _of_numpy_booleans, _of_boolean_tensors, _of_numbers_as_conditions, _of_a_rule_of_the_program,
+    _of_a_rule_that_may_return_its_cotangent, _of_a_function_that_may_return_its_argument,
+    _of_an_override_that_is_added, _of_a_state_that_alternates, _of_an_equal_key, _of_a_label_that_is_ignored_once,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", LIBRARY_CALLS)
+def test_what_a_library_calls_and_values_without_identity_are_seen(program: Any) -> None:
+    made: list[Any] = []
+
+    def wrap(step: Any) -> Any:
+        made.append(ag.capture(step, verify=False))
+        return made[-1]
+
+    needed = [numpy.asarray(getattr(x, "array", x)).tobytes() for x in program(lambda step: step)]
+    found = [numpy.asarray(getattr(x, "array", x)).tobytes() for x in program(wrap)]
+    assert [i for i, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b] == []
+    assert all(each.replays >= 5 for each in made), made
+
+
+def _by_numpy(x: Any) -> Any:
+    return np.where((abs(x) > 2).any(), ag.tensor(x).sum(), -ag.tensor(x).sum())
+
+
+def _under_errstate(x: Any) -> Any:
+    with numpy.errstate(divide="raise"):
+        return 1 / ag.tensor(x).sum()
+
+
+@pytest.mark.parametrize(
+    "step, text", [(_by_numpy, "with other values of its arguments"), (_under_errstate, "errstate was set to raise")]
+)
+def test_a_step_that_replays_would_not_repeat_is_refused(step: Any, text: str) -> None:
+    do = ag.capture(step, verify=False, warmup=0)
+    with pytest.raises(CaptureError, match=text):
+        for i in range(4):
+            do(_rows(i) * (i + 1))
+
+
+def test_calls_that_leave_other_values_for_other_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a recorded call takes a value of its arguments for a constant, and no recording shows it."""
+    monkeypatch.setattr(captured_step.CapturedStep, "_prove", lambda *args: True)
+    monkeypatch.setattr(captured_step, "difference", lambda *args: "")
+    do = ag.capture(lambda x: ag.tensor(x / 2).sum(), warmup=0)
+    with pytest.raises(CaptureError, match="with other values of arguments and state, do not leave"):
+        for i in range(4):
+            do(_rows(i))
