@@ -405,7 +405,7 @@ class CapturedStep:
                 raise CaptureError(self._refusal)
             other, fix = form.advice(self._parts)
             if self._why and not other:
-                fix = "make what differs the same in each call, or an argument of the step"
+                fix = "make what differs the same in each call, or an argument of the step; write to an array in place"
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
                 f"{form}{self._why}{other}\n  fix: {fix}; or call the step itself"
@@ -669,12 +669,12 @@ class CapturedStep:
         others = [x for _, x in places if isinstance(x, np.ndarray) and not _may_hold_other(x) and _may_be_written(x)]
         after = before.anew(reach)
 
-        def fault(on: Sequence[tuple[str, Any]]) -> Any:
+        def fault(on: Sequence[tuple[str, Any]], scale: float | None) -> Any:
             before.give_back()
             kept = [x.copy() for _, x in on]
             try:
                 for i, (_, x) in enumerate(on):
-                    in_other(x, i)
+                    in_other(x, i, scale)
                 return self._fault(form.copied(), recorder)
             finally:
                 for (_, x), own in zip(on, kept, strict=True):
@@ -687,15 +687,18 @@ class CapturedStep:
             return x.nbytes <= MOST_BYTES and id(x) not in trained
 
         found: list[tuple[str, Any]] = []
-        waiting, runs = deque([arrays] if arrays else []), 0
+        far = [pair for pair in arrays if may_refuse(pair[1])]
+        waiting, runs = deque((group, scale) for group, scale in ((arrays, None), (far, 32.0), (far, 0.0)) if group), 0
         while waiting and runs < _MOST_RUNS and not others_may_read():
-            group, runs = waiting.popleft(), runs + 1
-            if fault(group) != "":  # it depends on one of them, or does not take the values
+            (group, scale), runs = waiting.popleft(), runs + 1
+            why = fault(group, scale)
+            is_other = isinstance(why, str) and why != ""
+            if is_other or scale is None and why != "":  # it depends on one of them, or does not take the values
                 half = len(group) // 2
                 if half:
-                    waiting += [group[:half], group[half:]]
-                elif (why := fault(group)).__class__ is str and why or why is None and may_refuse(group[0][1]):
-                    found += group
+                    waiting += [(group[:half], scale), (group[half:], scale)]
+                elif why.__class__ is str or why is None and may_refuse(group[0][1]):
+                    found += [pair for pair in group if pair not in found]
         if large := next((path for path, x in found if x.nbytes > MOST_BYTES or id(x) in trained), ""):
             raise CaptureError(
                 f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare its "
@@ -821,8 +824,8 @@ def _may_be_written(x: Any) -> bool:
 
 def _refuse(change: Change) -> NoReturn:
     raise CaptureError(
-        f"capture: the step changes what it depends on: {change}; a replay would not repeat that\n  fix: return the "
-        "value, and keep, count or append it outside of the step; or call the step itself"
+        f"capture: the step changes what it depends on: {change}; a replay would not repeat that\n  fix: read it after "
+        "the call; return what the step computes, and keep, count or append that outside; or call the step itself"
     )
 
 

@@ -40,7 +40,7 @@ ORDINARY = "fcbiu"
 MOST_BYTES = 1 << 16
 """An array whose values each call compares has at most so many bytes."""
 
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), slice, range)
 
 
 def is_heard() -> bool:
@@ -324,9 +324,17 @@ def others_may_read() -> bool:
     return uncollected(found)
 
 
-def in_other(array: Any, seed: int) -> None:
-    """Write other values to an array of the program: floats near to its own, integers and booleans of its range."""
-    array[...] = _other_values(array, 0, np.random.default_rng(seed), is_far=array.dtype.kind in "biu")
+def in_other(array: Any, seed: int, scale: float | None = None) -> None:
+    """Write other values to an array of the program: floats near to its own, integers and booleans of its range.
+
+    With a scale, floats are its own times this, and integers and booleans other ones.
+    """
+    is_float = array.dtype.kind in "fc"
+    if is_float and scale is not None:
+        array *= array.dtype.type(scale)
+    else:
+        way = 0 if scale is None else 1 if scale else 2
+        array[...] = _other_values(array, way, np.random.default_rng((seed, way)), is_far=not is_float)
 
 
 def _other_values(array: Any, seed: int, random: np.random.Generator, is_far: bool) -> Any:
@@ -359,10 +367,12 @@ def _masks(flat: Any, way: int, random: np.random.Generator) -> Any:
 def _integers(flat: Any, way: int, random: np.random.Generator) -> Any:
     """Other integers of the same range: as the way is 0, 1 or 2 without the largest, without the smallest, or with a 0.
 
-    One that is negative stays among them, as the label of rows that are ignored. Equal integers become smaller by 1,
-    every second one by 2, or all halves; those not above 0, and in one way those below 3, become larger by 1.
+    In the third way there are some that are missing between the smallest and the largest, too. One that is negative
+    stays among them, as the label of rows that are ignored. Equal integers become smaller by 1, every second one by 2,
+    or all halves; those not above 0, and in one way those below 3, become larger by 1.
     """
     values = np.unique(flat)
+    missing = np.resize(found, flat.size // 2) if way == 2 and (found := _missing(values)).size else values[:0]
     if values.size == 1:
         known, found = int(values[0]), flat.copy()
         other = known + 1 if known < 1 or known < 3 and way == 1 else (known - 1, known - 2, known // 2)[way]
@@ -372,9 +382,16 @@ def _integers(flat: Any, way: int, random: np.random.Generator) -> Any:
     values = (values[:-1], values[1:], values)[way]
     at = random.integers(values.size, size=flat.size)
     found = np.where(values[at] == flat, values[(at + 1) % values.size], values[at])
+    found[flat.size - missing.size :] = missing
     if least < 0 or way == 2:
         found[np.argmax(flat != least)] = least
     return found
+
+
+def _missing(values: Any) -> Any:
+    """Integers from 0 to the largest, if these are few, that are not among the values."""
+    high = int(values[-1])
+    return np.setdiff1d(np.arange(high, dtype=values.dtype), values) if 0 < high < 1000 else values[:0]
 
 
 class Seen(Passing):
