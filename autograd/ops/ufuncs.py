@@ -14,27 +14,13 @@ from ..arrays.device import is_inexact, require_one_device
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import identity
-from ..engine.events import listeners
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
-from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError
 from ..layouts.inference import broadcast
 from . import reductions
-from .arguments import (
-    ask,
-    instead_of,
-    is_free,
-    normal_axis,
-    of_rank_numbers,
-    on_values,
-    operand,
-    operands,
-    refusal,
-    tensors_in,
-    zero_like,
-)
+from .arguments import instead_of, normal_axis, operand, operands, zero_like
 from .elementwise import (
     absolute,
     astype,
@@ -274,6 +260,7 @@ _clip_op = op(
 _MISSING: Any = object()
 
 
+@instead_of(np.clip, checked=3)
 def clip(
     a: Any, a_min: Any = _MISSING, a_max: Any = _MISSING, *, min: Any = None, max: Any = None, out: Any = None
 ) -> Any:
@@ -283,17 +270,8 @@ def clip(
     derivatives too; an element equal to such a limit then shares the cotangent equally with it.
     """
     if (a_min is _MISSING) != (a_max is _MISSING):
-        text = "clip: one of a_min and a_max was given; needed: both, either of which may be None"
-        raise ArgumentError(text)
+        raise ArgumentError("clip: one of a_min and a_max was given; needed: both, either of which may be None")
     lo, hi = (min, max) if a_min is _MISSING else (a_min, a_max)
-    if not tensors_in((a, lo, hi, out)):
-        return of_rank_numbers(np.clip, (a, lo, hi), {"out": out})
-    if out is not None:
-        raise refusal("clip", {"out": out})
-    if lo is None and hi is None:
-        ask(np.clip, (a, lo, hi), {})
-    if state.grid is None and not (listeners and state.recorder is None) and is_free((a, lo, hi)):
-        return on_values(np.clip, (a, lo, hi), {})
     a = operand(a)
     if lo.__class__ in TENSORS or hi.__class__ in TENSORS or not is_inexact(a.dtype) or a.__class__ not in TENSORS:
         a = a if lo is None else maximum(a, lo)
@@ -313,15 +291,12 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return _nan_to_num_op(x, options=(nan, posinf, neginf))
 
 
+@instead_of(np.angle)
 def angle(z: Any, deg: bool = False) -> Any:
     """Return the angle (argument) of complex numbers in radians, or in degrees with ``deg=True``.
 
     Adjoint: ``-1j * ct / z``, and 0 for real numbers.
     """
-    if z.__class__ not in TENSORS:
-        return np.angle(z, deg)
-    if deg.__class__ is not bool:
-        ask(np.angle, (z, deg), {})
     y = arctan2(imag(z), real(z)) if z.dtype.kind == "c" else arctan2(0, z)
     return rad2deg(y) if deg else y
 
