@@ -197,16 +197,14 @@ def wins(a: Any, b: Any, like: Any) -> Any:
     return (a > b) + 0.5 * (a == b) if like.dtype.itemsize == 8 else ((a > b) + 0.5 * (a == b)).astype(like.dtype)
 
 
-maximum = op(
-    "maximum", "N N", np.maximum,
-    (lambda ct, y, a, b: ct * wins(a, b, ct), lambda ct, y, a, b: ct * wins(b, a, ct)),
-    saves="01", dims=broadcast, degree=1,
-)  # fmt: skip
-minimum = op(
-    "minimum", "N N", np.minimum,
-    (lambda ct, y, a, b: ct * wins(b, a, ct), lambda ct, y, a, b: ct * wins(a, b, ct)),
-    saves="01", dims=broadcast, degree=1,
-)  # fmt: skip
+def extremum(name: str, function: Any, derivative: Partial) -> Primitive:
+    """Declare the larger or smaller of two operands; ``derivative(a, b, ct)`` is that with respect to the first."""
+    rules = lambda ct, y, a, b: ct * derivative(a, b, ct), lambda ct, y, a, b: ct * derivative(b, a, ct)
+    return op(name, "N N", function, rules, saves="01", dims=broadcast, degree=1)
+
+
+maximum = extremum("maximum", np.maximum, lambda a, b, ct: wins(a, b, ct))
+minimum = extremum("minimum", np.minimum, lambda a, b, ct: wins(b, a, ct))
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:

@@ -25,6 +25,7 @@ from .elementwise import (
     absolute,
     astype,
     elementwise,
+    extremum,
     exp,
     imag,
     isfinite,
@@ -233,22 +234,9 @@ fmod = op(
 remainder = mod
 
 
-def _ignoring_nan(ct: Any, a: Any, b: Any, sign: int) -> Any:
-    """The cotangent of `a` in ``fmax(a, b)`` (sign 1) or ``fmin(a, b)`` (sign -1): all of `ct` where b is nan."""
-    share = wins(a, b, ct) if sign > 0 else wins(b, a, ct)
-    return ct * where(b != b, 1, share)
-
-
-fmax = op(
-    "fmax", "N N", np.fmax,
-    (lambda ct, y, a, b: _ignoring_nan(ct, a, b, 1), lambda ct, y, a, b: _ignoring_nan(ct, b, a, 1)),
-    saves="01", dims=broadcast, degree=1,
-)  # fmt: skip
-fmin = op(
-    "fmin", "N N", np.fmin,
-    (lambda ct, y, a, b: _ignoring_nan(ct, a, b, -1), lambda ct, y, a, b: _ignoring_nan(ct, b, a, -1)),
-    saves="01", dims=broadcast, degree=1,
-)  # fmt: skip
+# one operand has all of the cotangent where the other is nan
+fmax = extremum("fmax", np.fmax, lambda a, b, ct: where(b != b, 1, wins(a, b, ct)))
+fmin = extremum("fmin", np.fmin, lambda a, b, ct: where(b != b, 1, wins(b, a, ct)))
 
 _clip_op = op(
     "clip", "N S S", np.clip,
