@@ -20,7 +20,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.leaves import Constant
 from ..engine.primitive import op
-from ..engine.promotion import given, has_16_bits
+from ..engine.promotion import composite, given, has_16_bits
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Given, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import (
@@ -428,7 +428,9 @@ def axes_of_number(axis: Any) -> Axes:
 
 
 # -- NumPy as the reference ------------------------------------------------------------------------------------------
-def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[Callable[..., Any]], Any]:
+def instead_of(
+    theirs: Callable[..., Any], *, checked: float = 0, in_float32: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator for the differentiable form of the NumPy function `theirs`.
 
     NumPy's function runs where no derivative and no layout is wanted: without a Tensor among the arguments, and with
@@ -436,19 +438,20 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
     are legal: the first call with these shapes, dtypes and options also runs NumPy's function, and the call is refused
     if NumPy refuses it. The decorated function itself checks its first `checked` arguments: a call without others, and
     without keyword arguments, is not asked about (`math.inf`: no call is). Arguments that only NumPy's function has,
-    such as ``out=`` and ``where=``, raise NotDifferentiable.
+    such as ``out=`` and ``where=``, raise NotDifferentiable. With `in_float32` it computes 16 bits as `composite` does.
     """
     asked: dict[Any, Any] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
 
     def made(ours: Callable[..., Any]) -> Any:
+        ours = composite(ours) if in_float32 else ours
         code = unwrap(ours).__code__
         names = code.co_varnames[: code.co_argcount]
-        in_float32 = getattr(ours, "computes_in_float32", False)  # of 16 bits, where NumPy's function does not
+        widens = getattr(ours, "computes_in_float32", False)  # 16 bits, which NumPy's function does not
 
         def is_plain(args: Any, words: Any) -> bool:
             """Whether NumPy's function may run on the values of arguments that no tape follows."""
             every = (*args, *words.values())
-            return is_free(every) and not (in_float32 and has_16_bits(every))
+            return is_free(every) and not (widens and has_16_bits(every))
 
         def examined(args: Any, words: Any, key: Any) -> bool:
             """Ask NumPy about the arguments: whether the results are discrete, and have no layout."""

@@ -13,7 +13,6 @@ from ..arrays.capture import decided
 from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.promotion import composite
 from ..errors import NotDifferentiable, ShapeError, typed_errors
 from ..layouts.layout import Mix
 from . import reductions
@@ -189,8 +188,7 @@ def _has_nonzero(values: Any) -> bool:
     return bool(np.any(values))
 
 
-@instead_of(np.pad)
-@composite
+@instead_of(np.pad, in_float32=True)
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
     """Return the array padded at the ends of each dimension.
 
@@ -438,8 +436,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
     return make_diagonal(ravel(v), k)
 
 
-@instead_of(np.trace)
-@composite
+@instead_of(np.trace, in_float32=True)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of a diagonal of two dimensions. Adjoint: the cotangent on the diagonal of zeros."""
     return sum(_diagonal(a, offset, axis1, axis2), -1, dtype)
@@ -478,8 +475,7 @@ def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = N
     return getitem(x, (slice(None),) * axis + (slice(a, b, step),))
 
 
-@instead_of(np.diff)
-@composite
+@instead_of(np.diff, in_float32=True)
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Return the differences of neighbouring elements along an axis, taken `n` times.
 
@@ -515,8 +511,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return concatenate([ravel(x).astype(ary.dtype) for x in operands(*parts)])
 
 
-@instead_of(np.gradient)
-@composite
+@instead_of(np.gradient, in_float32=True)
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any | list[Any]:
     """Return central differences in the interior and one-sided ones at the ends, along each axis.
 
@@ -566,8 +561,7 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
     return concatenate([left, inner, right], axis)
 
 
-@instead_of(np.trapezoid)
-@composite
+@instead_of(np.trapezoid, in_float32=True)
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Return the integral along an axis by the trapezoidal rule. Both `y` and `x` have derivatives."""
     y = operand(y)

@@ -16,7 +16,6 @@ from ..arrays.device import arange_beside, is_array, is_inexact, move, require_o
 from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, typed, typed_errors
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
@@ -328,8 +327,7 @@ def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     return reshape(transpose(a, (*free, *axes)), (*(shape[i] for i in free), count)), axes
 
 
-@instead_of(np.median)
-@composite
+@instead_of(np.median, in_float32=True)
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """Return the median over axes: the middle element, or the mean of the two middle elements.
 
@@ -342,8 +340,7 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
     return expand_dims(y, axes) if keepdims else y
 
 
-@instead_of(np.nanmedian)
-@composite
+@instead_of(np.nanmedian, in_float32=True)
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """Return the median over axes, ignoring nan. Adjoint: that of `median`, and 0 for nan."""
     flat, axes = reduced_axes_last(operand(a), axis)
@@ -372,8 +369,7 @@ def _has_nan_at_end(values: Any) -> bool:
     return bool(np.isnan(values[..., -1]).any())
 
 
-@instead_of(np.quantile)
-@composite
+@instead_of(np.quantile, in_float32=True)
 def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
              method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
     """Return quantiles over axes, with linear interpolation between elements.
@@ -408,16 +404,14 @@ def _interpolated(ordered: Any, k: int, t: float) -> Any:
     return y
 
 
-@instead_of(np.percentile)
-@composite
+@instead_of(np.percentile, in_float32=True)
 def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
                method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
     """Return percentiles over axes: ``quantile(a, q / 100)``. Adjoint: that of `quantile`."""
     return quantile(a, np.asarray(option(q, "percentile", a), float) / 100, axis, method=method, keepdims=keepdims)
 
 
-@instead_of(np.interp)
-@composite
+@instead_of(np.interp, in_float32=True)
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = computed(x), computed(xp), computed(fp)

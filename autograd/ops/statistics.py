@@ -14,7 +14,6 @@ from ..arrays.device import is_inexact, to_host
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.promotion import composite
 from ..errors import NotDifferentiable
 from ..layouts.inference import broadcast
 from ..layouts.layout import Mix
@@ -104,8 +103,7 @@ def _prod(x: Any, axes: Any, keepdims: bool) -> Any:
     return _prod_op(x, options=(tuple(axes), keepdims, tuple(int(n) for n in raw(x).shape)))
 
 
-@instead_of(np.prod)
-@composite
+@instead_of(np.prod, in_float32=True)
 def prod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the product over axes.
 
@@ -155,15 +153,13 @@ def _cumulative(primitive: Primitive, a: Any, axis: int | None, dtype: Any) -> A
     return primitive(a, options=(normal_axis(axis, a.ndim),))
 
 
-@instead_of(np.cumsum)
-@composite
+@instead_of(np.cumsum, in_float32=True)
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative sum along an axis, or of all elements. Adjoint: the cumulative sum from the end."""
     return _cumulative(_cumsum_op, a, axis, dtype)
 
 
-@instead_of(np.cumprod)
-@composite
+@instead_of(np.cumprod, in_float32=True)
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative product along an axis, or of all elements. Its derivative is exact at zeros too."""
     return _cumulative(_cumprod_op, a, axis, dtype)
@@ -178,8 +174,7 @@ def _cumulated(y: Any, first: float, axis: int | None, include_initial: bool) ->
     return concatenate([made_like(partial(np.full, shape, first, y.dtype), y), y], at)
 
 
-@instead_of(np.cumulative_sum)
-@composite
+@instead_of(np.cumulative_sum, in_float32=True)
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                    include_initial: bool = False) -> Any:  # fmt: skip
     """Return the cumulative sum along an axis, which only one-dimensional arrays may omit.
@@ -189,8 +184,7 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out
     return _cumulated(cumsum(x, axis, dtype), 0, axis, include_initial)
 
 
-@instead_of(np.cumulative_prod)
-@composite
+@instead_of(np.cumulative_prod, in_float32=True)
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                     include_initial: bool = False) -> Any:  # fmt: skip
     """Return the cumulative product along an axis, which only one-dimensional arrays may omit.
@@ -201,8 +195,7 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, ou
 
 
 # -- variances -------------------------------------------------------------------------------------------------------
-@instead_of(np.var, checked=2)
-@composite
+@instead_of(np.var, checked=2, in_float32=True)
 def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
@@ -244,8 +237,7 @@ def _squared_magnitude(x: Any) -> Any:
     return real(x * conj(x)) if x.dtype.kind == "c" else x * x
 
 
-@instead_of(np.std, checked=2)
-@composite
+@instead_of(np.std, checked=2, in_float32=True)
 def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
@@ -263,8 +255,7 @@ root = op("root", "N", np.sqrt, lambda ct, y, x: over(ct * 0.5, y), saves="y", d
 """The square root of nonnegative numbers, with derivative 0 at 0."""
 
 
-@instead_of(np.average)
-@composite
+@instead_of(np.average, in_float32=True)
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """Return the weighted mean over axes. Both the values and the weights have derivatives."""
     a = operand(a)
@@ -296,15 +287,13 @@ def _count_present(missing: Any, like: Any, axis: Any, keepdims: bool) -> Any:
     return sum((~missing).astype(like.dtype.type(0).real.dtype), axis, keepdims=keepdims)
 
 
-@instead_of(np.nansum)
-@composite
+@instead_of(np.nansum, in_float32=True)
 def nansum(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the sum over axes, ignoring nan. Adjoint: the cotangent, broadcast, and 0 for nan."""
     return sum(_replace_nan(operand(a), 0)[0], axis, dtype, keepdims=keepdims)
 
 
-@instead_of(np.nanprod)
-@composite
+@instead_of(np.nanprod, in_float32=True)
 def nanprod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the product over axes, ignoring nan. Adjoint: that of `prod`, and 0 for nan."""
     return prod(_replace_nan(operand(a), 1)[0], axis, dtype, keepdims=keepdims)
@@ -322,22 +311,19 @@ def nanmin(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -
     return min(_replace_nan(operand(a), math.inf)[0], axis, keepdims=keepdims)
 
 
-@instead_of(np.nancumsum)
-@composite
+@instead_of(np.nancumsum, in_float32=True)
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative sum, with 0 in place of nan. Adjoint: that of `cumsum`, and 0 for nan."""
     return cumsum(_replace_nan(operand(a), 0)[0], axis, dtype)
 
 
-@instead_of(np.nancumprod)
-@composite
+@instead_of(np.nancumprod, in_float32=True)
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative product, with 1 in place of nan. Adjoint: that of `cumprod`, and 0 for nan."""
     return cumprod(_replace_nan(operand(a), 1)[0], axis, dtype)
 
 
-@instead_of(np.nanmean)
-@composite
+@instead_of(np.nanmean, in_float32=True)
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the mean over axes, ignoring nan.
 
@@ -348,8 +334,7 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepd
     return total / _count_present(missing, total, axis, keepdims)
 
 
-@instead_of(np.nanvar)
-@composite
+@instead_of(np.nanvar, in_float32=True)
 def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:
@@ -366,8 +351,7 @@ def nanvar(
     return where(freedom > 0, ratio, np.nan)
 
 
-@instead_of(np.nanstd)
-@composite
+@instead_of(np.nanstd, in_float32=True)
 def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:

@@ -15,7 +15,6 @@ from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
-from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError
 from ..layouts.inference import broadcast
@@ -25,8 +24,8 @@ from .elementwise import (
     absolute,
     astype,
     elementwise,
-    extremum,
     exp,
+    extremum,
     imag,
     isfinite,
     maximum,
@@ -186,8 +185,7 @@ _sinc_op: Primitive = op(
 )  # fmt: skip
 
 
-@instead_of(np.sinc)
-@composite
+@instead_of(np.sinc, in_float32=True)
 def sinc(x: Any) -> Any:
     """Return ``sin(pi x) / (pi x)``, which is 1 at zero. Derivatives of every order are exact, at zero too.
 
@@ -348,8 +346,7 @@ def modf(x: Any) -> tuple[Any, Any]:
     return where(isinf(x), zero_like(x), subtract(x, whole)), whole
 
 
-@instead_of(np.ptp)
-@composite
+@instead_of(np.ptp, in_float32=True)
 def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the maximum minus the minimum over axes ("peak to peak").
 
@@ -364,8 +361,7 @@ _unwrap_op = op(
 )  # fmt: skip
 
 
-@instead_of(np.unwrap)
-@composite
+@instead_of(np.unwrap, in_float32=True)
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Any:
     """Return angles with jumps larger than `discont` removed by adding multiples of `period`.
 
