@@ -448,20 +448,6 @@ def instead_of(
         names = code.co_varnames[: code.co_argcount]
         widens = getattr(ours, "computes_in_float32", False)  # 16 bits, which NumPy's function does not
 
-        def is_plain(args: Any, words: Any) -> bool:
-            """Whether NumPy's function may run on the values of arguments that no tape follows."""
-            every = (*args, *words.values())
-            return is_free(every) and not (widens and has_16_bits(every))
-
-        def examined(args: Any, words: Any, key: Any) -> bool:
-            """Ask NumPy about the arguments: whether the results are discrete, and have no layout."""
-            discrete: bool = is_discrete(first(ask, ours, args, words)) and not _labelled_tensors(args)
-            if key is not None:
-                if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                    asked.clear()
-                asked[key] = discrete
-            return discrete
-
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
             try:
@@ -481,20 +467,15 @@ def instead_of(
                         raise refusal(theirs.__name__, words)
                     del words["out"]
                 heard = listeners and state.recorder is None
-                if not recorded and state.grid is None and not heard and is_plain(args, words):
-                    return first(on_values, ours, args, words)
+                if not recorded and state.grid is None and not heard:
+                    every = (*args, *words.values())
+                    if is_free(every) and not (widens and has_16_bits(every)):
+                        return first(on_values, ours, args, words)
                 discrete: Any = False
                 differs = False
                 asks = len(args) > checked or (words and checked < math.inf)
                 if asks:
-                    rest = (*args[1:], *words.values()) if words else args[1:]
-                    if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
-                        a = x.array  # the usual case, without the calls of the others
-                        key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
-                    elif len(args) == 1 and not words and x.__class__ in TENSORS:
-                        key = x.array.shape, x.array.dtype, x.layout
-                    else:
-                        key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
+                    key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
                     discrete = asked.get(key)
                 if not asks or discrete is None:
                     if len(args) > 1 or words:
@@ -502,7 +483,11 @@ def instead_of(
                         if differs:
                             args, words = _varying_by_rank(theirs.__name__, args, words)
                     if asks:
-                        discrete = examined(args, words, None if differs else key)
+                        discrete = is_discrete(first(ask, ours, args, words)) and not _labelled_tensors(args)
+                        if not differs:
+                            if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                                asked.clear()
+                            asked[key] = discrete
                 if discrete and state.grid is None and not heard:
                     return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
                 try:
