@@ -531,6 +531,13 @@ def instead_of(
     return made
 
 
+def named(function: Any, theirs: Callable[..., Any], summary: str) -> Any:
+    """Give a function the name of NumPy's, by which `help` shows and `pickle` finds it, and its docstring."""
+    function.__name__ = function.__qualname__ = theirs.__name__
+    function.__doc__ = summary
+    return function
+
+
 def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
     """Arguments in which numbers that differ between ranks are plain, and Tensors are Varying on the axes of these."""
     axes = rank_axes((*args, *words.values()))

@@ -19,6 +19,7 @@ from .arguments import (
     constant_like,
     instead_of,
     made_of,
+    named,
     normal_axis,
     of_rank_numbers,
     on_values,
@@ -85,9 +86,7 @@ def _array_converter(theirs: Any) -> Any:
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
         return array(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
-    converted.__name__ = converted.__qualname__ = theirs.__name__
-    converted.__doc__ = f"""Return an array, as `numpy.{theirs.__name__}` does. Adjoint: the cotangent."""
-    return converted
+    return named(converted, theirs, f"Return an array, as `numpy.{theirs.__name__}` does. Adjoint: the cotangent.")
 
 
 asanyarray, ascontiguousarray = _array_converter(np.asanyarray), _array_converter(np.ascontiguousarray)
@@ -162,9 +161,8 @@ def _at_least(n: int) -> Any:
             found.append(a)
         return found[0] if len(found) == 1 else tuple(found)
 
-    at_least.__name__ = at_least.__qualname__ = theirs.__name__
-    at_least.__doc__ = f"""Return each operand with at least {n} dimension{"s" if n > 1 else ""}. Adjoint: a reshape."""
-    return at_least
+    dimensions = "dimensions" if n > 1 else "dimension"
+    return named(at_least, theirs, f"Return each operand with at least {n} {dimensions}. Adjoint: a reshape.")
 
 
 atleast_1d, atleast_2d, atleast_3d = map(_at_least, (1, 2, 3))
@@ -340,9 +338,8 @@ def _filled_like(theirs: Any) -> Any:
             raise DtypeError(f"{theirs.__name__}: dtype={short(dtype)} was given; needed: a dtype of numbers")
         return _made_like(array, a, shape) if a.__class__ in TENSORS else array
 
-    filled.__name__ = filled.__qualname__ = theirs.__name__
-    filled.__doc__ = f"""Return what `numpy.{theirs.__name__}` returns; for a Tensor under a mesh a constant."""
-    return filled
+    summary = f"Return what `numpy.{theirs.__name__}` returns; for a Tensor under a mesh a constant."
+    return named(filled, theirs, summary)
 
 
 zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_like, np.empty_like))

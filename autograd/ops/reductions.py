@@ -28,14 +28,13 @@ from .arguments import (
     Axes,
     ask,
     axes_of_number,
-    both,
     is_discrete,
     is_free,
+    named,
     normal_axes,
     normal_axis,
     of_rank_numbers,
     on_values,
-    one_of,
     operand,
     refusal,
     renamed,
@@ -196,56 +195,36 @@ _any = any  # the reduction below has its name
 _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
 
 
-def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
+def _as_numpys(name: str, axis: Any, keepdims: Any, words: dict[str, Any]) -> dict[str, Any]:
+    """The options of a reduction under NumPy's names; torch's are `dim` and `keepdim`."""
+    found = {"axis": axis, "keepdims": keepdims}
+    if words:
+        by_place = ("axis",) * (axis is not None) + ("keepdims",) * (keepdims is not False)
+        found |= renamed(name, words, by_place)
+    return found
+
+
+def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, out: Any, words: Any) -> Any:
     """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's or torch's has."""
+    words = _as_numpys(plain.__name__, axis, keepdims, words if out is None else {**words, "out": out})
     try:
-        return _reduced(primitive, plain, x, axis, keepdims, dtype, words)
+        if x.__class__ not in TENSORS:
+            if not (isinstance(x, list | tuple) and tensors_in(x)):
+                return of_rank_numbers(plain, (x,), words)
+            x = operand(x)
+        if "out" in words:
+            raise refusal(plain.__name__, words)
+        if state.grid is None and not (listeners and state.recorder is None) and is_free((x, *words.values())):
+            return on_values(plain, (x,), words)
+        discrete = is_discrete(ask(plain, (x,), words))  # raises what NumPy raises
+        if words.get("where", True) is not True or words.get("initial") is not None:
+            raise refusal(plain.__name__, words)
+        if discrete and is_inexact(x.dtype) and x.layout is None:
+            return on_values(plain, (x,), words)
     except RecursionError as error:  # as of a list that contains itself
-        raise refused(error, plain.__name__, (x,), {"axis": axis, "keepdims": keepdims, **words}) from error
-
-
-def _as_numpys(name: str, axis: Any, keepdims: Any, dtype: Any, words: dict[str, Any]) -> dict[str, Any]:
-    """The given options of a reduction under NumPy's names; torch's are `dim` and `keepdim`."""
-    if "dim" in words:
-        axis = one_of(name, axis, None, words.pop("dim"))
-    if "keepdim" in words:
-        if keepdims is not False:
-            raise both(name, "keepdims", "keepdim")
-        keepdims = words.pop("keepdim")
-    words = {"axis": axis, "keepdims": keepdims, **words}
-    if dtype is not None:
-        words["dtype"] = dtype
-    if words["out"] is None:
-        del words["out"]
-    return words
-
-
-def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
-    words = _as_numpys(plain.__name__, axis, keepdims, dtype, words)
-    axis, keepdims = words["axis"], words["keepdims"]
-    if x.__class__ not in TENSORS:
-        if not (isinstance(x, list | tuple) and tensors_in(x)):
-            return of_rank_numbers(plain, (x,), words)
-        x = operand(x)
-    if "out" in words:
-        raise refusal(plain.__name__, words)
-    if state.grid is None and not (listeners and state.recorder is None) and is_free((x, *words.values())):
-        return on_values(plain, (x,), words)
-    discrete = is_discrete(ask(plain, (x,), words))  # raises what NumPy raises
-    if words.get("where", True) is not True or words.get("initial") is not None:
-        raise refusal(plain.__name__, words)
-    if discrete and is_inexact(x.dtype) and x.layout is None:
-        return on_values(plain, (x,), words)
-    x = x if dtype is None else x.astype(dtype)
-    shape = x.array.shape
-    axes = normal_axes(axis, len(shape)) if shape or primitive is _mean else axes_of_number(axis)
-    return primitive(x, options=(axes, bool(keepdims), shape))
-
-
-def _named(reduction: Any, plain: Any) -> Any:
-    """Give a function the name of NumPy's, by which `help` shows and `pickle` finds it."""
-    reduction.__name__ = reduction.__qualname__ = plain.__name__
-    return reduction
+        raise refused(error, plain.__name__, (x,), words) from error
+    x = x.astype(words["dtype"]) if "dtype" in words else x
+    return primitive(x, options=(_axes(primitive, words["axis"], x.ndim), bool(words["keepdims"]), x.array.shape))
 
 
 def _mean(x: Any, *, options: tuple[Axes, bool, tuple[int, ...]]) -> Any:
@@ -261,10 +240,12 @@ def _mean(x: Any, *, options: tuple[Axes, bool, tuple[int, ...]]) -> Any:
     return y
 
 
-def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
-    def of_number(axis: Any) -> Any:
-        return normal_axes(axis, 0) if primitive is _mean else axes_of_number(axis)
+def _axes(primitive: Any, axis: Any, ndim: int) -> Axes:
+    """The reduced axes. NumPy takes the axes 0 and -1 of a number, but not for its mean."""
+    return normal_axes(axis, ndim) if ndim or primitive is _mean else axes_of_number(axis)
 
+
+def _with_dtype_argument(primitive: Any, plain: Any, summary: str) -> Any:
     def reduction(
         a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any
     ) -> Any:
@@ -272,52 +253,60 @@ def _with_dtype_argument(primitive: Any, plain: Any) -> Any:
             shape = a.array.shape
             axes = (
                 _ALL_AXES[len(shape)] if axis is None
-                else normal_axes(axis, len(shape)) if shape else of_number(axis)
+                else normal_axes(axis, len(shape)) if shape else _axes(primitive, axis, 0)
             )  # fmt: skip
             return primitive(a, options=(axes, keepdims, shape))
-        return _reduce_general(primitive, plain, a, axis, keepdims, dtype, {**words, "out": out})
+        words |= {} if dtype is None else {"dtype": dtype}
+        return _reduce_general(primitive, plain, a, axis, keepdims, out, words)
 
-    return _named(reduction, plain)
+    return named(reduction, plain, summary)
 
 
-def _without_dtype_argument(primitive: Any, plain: Any) -> Any:
+def _without_dtype_argument(primitive: Any, plain: Any, summary: str) -> Any:
     def reduction(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
         if a.__class__ in TENSORS and out is None and not words and keepdims.__class__ is bool:
             shape = a.array.shape
             axes = (
                 _ALL_AXES[len(shape)] if axis is None
-                else normal_axes(axis, len(shape)) if shape else axes_of_number(axis)
+                else normal_axes(axis, len(shape)) if shape else _axes(primitive, axis, 0)
             )  # fmt: skip
             return primitive(a, options=(axes, keepdims, shape))
-        return _reduce_general(primitive, plain, a, axis, keepdims, None, {**words, "out": out})
+        return _reduce_general(primitive, plain, a, axis, keepdims, out, words)
 
-    return _named(reduction, plain)
+    return named(reduction, plain, summary)
 
 
-sum = _with_dtype_argument(_sum_op, np.sum)
-sum.__doc__ = """Return the sum over axes. Over a sharded dimension it is Partial. Adjoint: the cotangent, broadcast."""
-mean = _with_dtype_argument(_mean, np.mean)
-mean.__doc__ = """Return the mean over axes.
+sum = _with_dtype_argument(_sum_op, np.sum, """Return the sum over axes. Over a sharded dimension it is Partial.
+
+Adjoint: the cotangent, broadcast.
+""")
+mean = _with_dtype_argument(_mean, np.mean, """Return the mean over axes.
 
 Over a sharded dimension it is Partial: the sum of this rank's part, divided by the number of elements of the whole. The
 ranks must have agreed on its extent. Adjoint: the cotangent divided by the number of elements, broadcast.
-"""
-max = _without_dtype_argument(_max_op, np.max)
-max.__doc__ = """Return the maximum over axes. At a tie the maximal elements share the cotangent equally."""
-min = _without_dtype_argument(_min_op, np.min)
-min.__doc__ = """Return the minimum over axes. At a tie the minimal elements share the cotangent equally."""
+""")
+max = _without_dtype_argument(
+    _max_op, np.max, "Return the maximum over axes. At a tie the maximal elements share the cotangent equally."
+)
+min = _without_dtype_argument(
+    _min_op, np.min, "Return the minimum over axes. At a tie the minimal elements share the cotangent equally."
+)
+all = _without_dtype_argument(_all_op, np.all, "Return whether all elements are true. It has no derivative.")
+any = _without_dtype_argument(_any_op, np.any, "Return whether at least one element is true. It has no derivative.")
+count_nonzero = _without_dtype_argument(
+    _count_op, np.count_nonzero, "Return the number of nonzero elements. It has no derivative."
+)
 
 
-def _index_reduction(primitive: Any, plain: Any) -> Any:
+def _index_reduction(primitive: Any, plain: Any, summary: str) -> Any:
     def reduction(
         a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False, **words: Any
     ) -> Any:
         if words:
-            given = ("axis",) * (axis is not None) + ("keepdims",) * (keepdims is not False)
-            words = renamed(plain.__name__, words, given)
+            words = _as_numpys(plain.__name__, axis, keepdims, words)
             if not words.keys() <= {"axis", "keepdims"}:
-                return run_plain(plain, (a, axis, out), {"keepdims": keepdims, **words})  # raises what NumPy raises
-            return reduction(a, **{"axis": axis, "out": out, "keepdims": keepdims, **words})
+                return run_plain(plain, (a,), {"out": out, **words})  # raises what NumPy raises
+            return reduction(a, out=out, **words)
         if a.__class__ not in TENSORS:
             return plain(a, axis=axis, out=out, keepdims=keepdims)
         if out is not None:
@@ -329,16 +318,8 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
             axes = (normal_axis(axis, ndim),) if ndim else axes_of_number(axis)
         return primitive(a, options=(axes, bool(keepdims), None))
 
-    return _named(typed_errors(reduction), plain)
+    return named(typed_errors(reduction), plain, summary)
 
 
-argmax = _index_reduction(_argmax_op, np.argmax)
-argmax.__doc__ = """Return the index of the first maximum. It has no derivative."""
-argmin = _index_reduction(_argmin_op, np.argmin)
-argmin.__doc__ = """Return the index of the first minimum. It has no derivative."""
-all = _without_dtype_argument(_all_op, np.all)
-all.__doc__ = """Return whether all elements are true. It has no derivative."""
-any = _without_dtype_argument(_any_op, np.any)
-any.__doc__ = """Return whether at least one element is true. It has no derivative."""
-count_nonzero = _without_dtype_argument(_count_op, np.count_nonzero)
-count_nonzero.__doc__ = """Return the number of nonzero elements. It has no derivative."""
+argmax = _index_reduction(_argmax_op, np.argmax, "Return the index of the first maximum. It has no derivative.")
+argmin = _index_reduction(_argmin_op, np.argmin, "Return the index of the first minimum. It has no derivative.")

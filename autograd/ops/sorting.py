@@ -25,6 +25,7 @@ from .arguments import (
     constant_like,
     instead_of,
     labelled,
+    named,
     normal_axes,
     normal_axis,
     operand,
@@ -505,9 +506,7 @@ def _unique_of_standard(theirs: Any, summary: str) -> Any:
         parts = {name: _discrete(each, x) for name, each in found._asdict().items()}
         return found._replace(**parts | {"values": _gathered(x, index, None)})
 
-    function.__name__ = function.__qualname__ = theirs.__name__
-    function.__doc__ = f"Return the unique elements{summary}.\n\nAdjoint: as of `unique`."
-    return function
+    return named(function, theirs, f"Return the unique elements{summary}.\n\nAdjoint: as of `unique`.")
 
 
 unique_all = _unique_of_standard(np.unique_all, ", their first indices, the indices that rebuild `x`, and counts")
