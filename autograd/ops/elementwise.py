@@ -42,9 +42,7 @@ def elementwise(
 
     `words` are more of `Primitive`.
     """
-    return op(
-        name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x", **words
-    )
+    return op(name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, **words)
 
 
 def _negated(ct: Any, *_: Any) -> Any:
@@ -145,7 +143,7 @@ over = op(
 _sign_op = op(
     "sign", "N", np.sign,
     lambda ct, y, x: over(ct - real(ct * y) * conj(y), absolute(x)) if x.dtype.kind == "c" else ct * (x * 0),
-    saves="y0", dims=broadcast, operands="x", tangent=(
+    saves="y0", dims=broadcast, tangent=(
         lambda dx, y, x: over(dx - y * real(conj(y) * dx), absolute(x)) if x.dtype.kind == "c" else dx * (x * 0),
     ),
 )  # fmt: skip
@@ -184,9 +182,8 @@ def _absolute_tangent(dx: Any, y: Any, x: Any) -> Any:
 
 
 absolute: Primitive = op(
-    "absolute", "N", np.absolute, _absolute_adjoint, saves="0", dims=broadcast, operands="x",
-    tangent=(_absolute_tangent,), degree=1,
-)  # fmt: skip
+    "absolute", "N", np.absolute, _absolute_adjoint, saves="0", dims=broadcast, tangent=(_absolute_tangent,), degree=1
+)
 
 
 # -- maximum, minimum, where; at a tie the cotangent is shared equally -----------------------------------------------
@@ -249,15 +246,13 @@ class _Cast(Primitive):
 
 
 _astype = _Cast(
-    "astype", "a", _cast, lambda ct, y, x, dtype, source: astype(ct, source), dims=broadcast, operands="x",
+    "astype", "a", _cast, lambda ct, y, x, dtype, source: astype(ct, source), dims=broadcast,
     tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
 )  # fmt: skip
 
 
-_discrete = op(
-    "astype_discrete", "S", _cast, (None,), dims=broadcast, operands="x",
-    called="astype",
-)  # a conversion that rounds is not linear: the sum of rounded addends is not the rounded sum
+# a conversion that rounds is not linear: the sum of rounded addends is not the rounded sum
+_discrete = op("astype_discrete", "S", _cast, (None,), dims=broadcast, called="astype")
 
 
 _DTYPES: dict[Any, Any] = {kind: np.dtype(kind) for kind in (bool, int, float, complex)}
@@ -298,7 +293,7 @@ def _moved(x: Any, device: str, source: str) -> Any:
 
 _to_device: Primitive = op(
     "to_device", "a", _moved,
-    lambda ct, y, x, device, source: _to_device(ct, options=(source, device)), dims=broadcast, operands="x",
+    lambda ct, y, x, device, source: _to_device(ct, options=(source, device)), dims=broadcast,
     tangent=(lambda dx, y, x, device, source: _to_device(dx, options=(device, source)),),
 )  # fmt: skip
 
@@ -320,12 +315,9 @@ def real(val: Any) -> Any:
 
 _imag_op = op(
     "imag", "a", lambda x, source: np.imag(x), lambda ct, y, x, source: astype(ct, source) * -1j, dims=broadcast,
-    operands="x", tangent=(lambda dx, y, x, source: imag(dx),),
+    tangent=(lambda dx, y, x, source: imag(dx),),
 )  # fmt: skip
-_conj_op = op(
-    "conj", "a", np.conjugate, lambda ct, y, x: conj(ct), dims=broadcast, operands="x",
-    tangent=(lambda dx, y, x: conj(dx),),
-)  # fmt: skip
+_conj_op = op("conj", "a", np.conjugate, lambda ct, y, x: conj(ct), dims=broadcast)
 
 
 def imag(val: Any) -> Any:
@@ -358,4 +350,4 @@ greater = op("greater", "S S", operator.gt, (None, None), dims=broadcast)
 greater_equal = op("greater_equal", "S S", operator.ge, (None, None), dims=broadcast)
 logical_not = op("logical_not", "S", np.logical_not, (None,), dims=broadcast)
 isfinite = op("isfinite", "S", np.isfinite, (None,), dims=broadcast)
-stop_gradient = op("stop_gradient", "S", lambda x: x, (None,), dims=broadcast, operands="x")
+stop_gradient = op("stop_gradient", "S", lambda x: x, (None,), dims=broadcast)

@@ -189,7 +189,6 @@ put: Primitive = op(
     _put,
     lambda ct, y, x, key, shape: _getitem_op(ct, options=(key, shape)),
     dims=_put_dims,
-    operands="x",
     ranked=True,
     beside=_whole_index,
     called="pad",
@@ -269,7 +268,7 @@ def _with_part(known: Any, ct: Any, key: Any, parts: Any) -> Any:
 
 _getitem_op: Primitive = _Getitem(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
-    dims=_dims, operands="x", ranked=True, beside=_whole_index, fixes={"mixes": _other_selections},
+    dims=_dims, ranked=True, beside=_whole_index, fixes={"mixes": _other_selections},
 )  # fmt: skip
 
 

@@ -51,12 +51,12 @@ def _mixed_axes_dims(shapes: Sequence[Shape], options: Any) -> Any:
 # -- flips and rolls -------------------------------------------------------------------------------------------------
 _flip_op: Primitive = op(
     "flip", "a", lambda x, axes: np.flip(x, axes), lambda ct, y, x, axes: _flip_op(ct, options=(axes,)),
-    dims=_mixed_axes_dims, operands="x",
+    dims=_mixed_axes_dims,
 )  # fmt: skip
 _roll_op: Primitive = op(
     "roll", "a", lambda x, axes, shifts: np.roll(x, shifts, axes),
     lambda ct, y, x, axes, shifts: _roll_op(ct, options=(axes, tuple(-n for n in shifts))),
-    dims=_mixed_axes_dims, operands="x",
+    dims=_mixed_axes_dims,
     fixes={"mixes": "halo_exchange({x}, {a!r}, 1, periodic=True), for the neighbours of a part as in a stencil"},
 )  # fmt: skip
 
@@ -375,11 +375,11 @@ def _make_diagonal(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
 
 _diagonal_op: Primitive = op(
     "diagonal", "a", lambda x, offset, a, b, shape: np.diagonal(x, offset, a, b),
-    lambda ct, y, x, *options: _make_diagonal_op(ct, options=options), dims=_diagonal_dims, operands="x",
+    lambda ct, y, x, *options: _make_diagonal_op(ct, options=options), dims=_diagonal_dims,
 )  # fmt: skip
 _make_diagonal_op: Primitive = op(
     "make_diagonal", "a", _make_diagonal, lambda ct, y, x, *options: _diagonal_op(ct, options=options),
-    dims=_make_diagonal_dims, operands="x",
+    dims=_make_diagonal_dims,
 )  # fmt: skip
 
 
@@ -444,7 +444,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 def _triangle(name: str, function: Any) -> Primitive:
     made: Primitive = op(
-        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)), operands="x",
+        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)),
         dims=lambda shapes, options: [tuple(Mix if i >= len(shapes[0]) - 2 else i for i in range(len(shapes[0])))],
     )  # fmt: skip
     return made

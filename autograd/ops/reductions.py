@@ -100,9 +100,8 @@ def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
 
 
 _sum_op = op(
-    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct, axes, shape),
-    dims=reduction_dims(Sum), operands="x",
-)  # fmt: skip
+    "sum", "a", _sum, lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct, axes, shape), dims=reduction_dims(Sum)
+)
 
 
 def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
@@ -133,7 +132,7 @@ _mean_op = op(
     "mean", "a", in_float32(lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims)),
     lambda ct, y, x, axes, keepdims, shape: broadcast_back(
         ct * (1.0 / (math.prod(shape[i] for i in axes) or 1)), axes, shape),
-    dims=reduction_dims(lambda i: Mix), operands="x",
+    dims=reduction_dims(lambda i: Mix),
 )  # fmt: skip
 
 
@@ -160,11 +159,11 @@ def _extremum_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape
 
 _max_op = op(
     "max", "N", lambda x, axes, keepdims, shape: np.max(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,), degree=1,
+    saves="y0", dims=reduction_dims(lambda i: Mix), tangent=(_extremum_tangent,), degree=1,
 )  # fmt: skip
 _min_op = op(
     "min", "N", lambda x, axes, keepdims, shape: np.min(x, axis=axes, keepdims=keepdims), _extremum_adjoint,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_extremum_tangent,), degree=1,
+    saves="y0", dims=reduction_dims(lambda i: Mix), tangent=(_extremum_tangent,), degree=1,
 )  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def _flat_index(function: Any) -> Any:
 
 
 def _without_derivative(name: str, function: Any) -> Any:
-    return op(name, "S", function, (None,), dims=reduction_dims(lambda i: Mix), operands="x")
+    return op(name, "S", function, (None,), dims=reduction_dims(lambda i: Mix))
 
 
 _argmax_op = _without_derivative("argmax", _flat_index(np.argmax))

@@ -171,7 +171,7 @@ def _extent_of_part(refusal: Any) -> list[str]:
 
 _reshape = op(
     "reshape", "a", lambda x, shape, *_: x.reshape(shape), lambda ct, y, x, shape, source, *_: reshape(ct, source),
-    dims=_reshape_dims, operands="x", ranked=True, fixes={"mixes": _extent_of_part},
+    dims=_reshape_dims, ranked=True, fixes={"mixes": _extent_of_part},
 )  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def _with_one_row(shape: Shape) -> int:
 
 _transpose = op(
     "transpose", "a", lambda x, axes: np.transpose(x, axes),
-    lambda ct, y, x, axes: transpose(ct, tuple(int(i) for i in np.argsort(axes))), operands="x",
+    lambda ct, y, x, axes: transpose(ct, tuple(int(i) for i in np.argsort(axes))),
     dims=lambda shapes, options: [tuple(options[0].index(i) for i in range(len(options[0])))],
 )  # fmt: skip
 
@@ -354,7 +354,7 @@ def _broadcast_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 _broadcast_to = op(
     "broadcast_to", "a", lambda x, shape, source: np.broadcast_to(x, shape),
-    lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, operands="x", ranked=True,
+    lambda ct, y, x, shape, source: unbroadcast(ct, source), dims=_broadcast_dims, ranked=True,
     beside=lambda options, dim: options[0][:dim] + options[0][dim + 1 :],
 )  # fmt: skip
 
@@ -394,13 +394,11 @@ def repeated_to(x: Any, shape: Shape) -> Any:
 _expand: Primitive = op(
     "expand_dims", "a", lambda x, axes: np.expand_dims(x, axes), lambda ct, y, x, axes: _squeeze(ct, options=(axes,)),
     dims=lambda shapes, options: [tuple(i for i in range(len(shapes[0]) + len(options[0])) if i not in options[0])],
-    operands="x",
 )  # fmt: skip
 _squeeze: Primitive = op(
     "squeeze", "a", lambda x, axes: np.squeeze(x, axes), lambda ct, y, x, axes: _expand(ct, options=(axes,)),
     dims=lambda shapes, options: [
         tuple(Mix if i in options[0] else i - sum(a < i for a in options[0]) for i in range(len(shapes[0])))],
-    operands="x",
 )  # fmt: skip
 
 

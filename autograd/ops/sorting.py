@@ -187,11 +187,9 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> Any:
     return _take_along_op(arr, indices, options=(axis, tuple(map(int, raw(arr).shape))))
 
 
-_argsort_op = op(
-    "argsort", "S", lambda x, axis, kind: np.argsort(x, axis, kind), (None,), dims=mixed_axis_dims, operands="x"
-)
+_argsort_op = op("argsort", "S", lambda x, axis, kind: np.argsort(x, axis, kind), (None,), dims=mixed_axis_dims)
 _argpartition_op = op(
-    "argpartition", "S", lambda x, axis, kth: np.argpartition(x, kth, axis), (None,), dims=mixed_axis_dims, operands="x"
+    "argpartition", "S", lambda x, axis, kth: np.argpartition(x, kth, axis), (None,), dims=mixed_axis_dims
 )
 
 

@@ -93,9 +93,8 @@ def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Sha
 
 
 _prod_op: Primitive = op(
-    "prod", "N", in_float32(lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims)),
-    _prod_adjoint,
-    saves="y0", dims=reduction_dims(lambda i: Mix), operands="x",
+    "prod", "N", in_float32(lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims)), _prod_adjoint,
+    saves="y0", dims=reduction_dims(lambda i: Mix),
 )  # fmt: skip
 
 
@@ -125,9 +124,8 @@ def _cumsum_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _cumsum_op: Primitive = op(
-    "cumsum", "a", in_float32(lambda x, axis: np.cumsum(x, axis=axis)), _cumsum_adjoint, dims=mixed_axis_dims,
-    operands="x",
-)  # fmt: skip
+    "cumsum", "a", in_float32(lambda x, axis: np.cumsum(x, axis=axis)), _cumsum_adjoint, dims=mixed_axis_dims
+)
 
 
 def _cumprod_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
@@ -142,7 +140,7 @@ def _cumprod_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 _cumprod_op: Primitive = op(
     "cumprod", "N", in_float32(lambda x, axis: np.cumprod(x, axis=axis)), _cumprod_adjoint, saves="y0",
-    dims=mixed_axis_dims, operands="x",
+    dims=mixed_axis_dims,
 )  # fmt: skip
 
 
@@ -251,7 +249,7 @@ def std(
     return root(y)
 
 
-root = op("root", "N", np.sqrt, lambda ct, y, x: over(ct * 0.5, y), saves="y", dims=broadcast, operands="x")
+root = op("root", "N", np.sqrt, lambda ct, y, x: over(ct * 0.5, y), saves="y", dims=broadcast)
 """The square root of nonnegative numbers, with derivative 0 at 0."""
 
 

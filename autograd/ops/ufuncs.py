@@ -82,7 +82,7 @@ arctanh = elementwise("arctanh", np.arctanh, lambda y, x: 1 / ((1 - x) * (1 + x)
 
 
 def _multiple(name: str, function: Any, factor: float) -> Primitive:
-    return op(name, "a", function, lambda ct, y, x: ct * factor, dims=broadcast, operands="x")
+    return op(name, "a", function, lambda ct, y, x: ct * factor, dims=broadcast)
 
 
 deg2rad = _multiple("deg2rad", np.deg2rad, math.pi / 180)
@@ -91,7 +91,7 @@ rad2deg = _multiple("rad2deg", np.rad2deg, 180 / math.pi)
 
 nonzero = op(
     "nonzero", "N", lambda x: np.where(x == 0, 1, x), lambda ct, y, x: ct * where(x == 0, np.nan, y / y), saves="y0",
-    dims=broadcast, operands="x",
+    dims=broadcast,
 )  # fmt: skip
 """Return `x` with 1 in place of 0. Dividing by it gives 0 where the plain quotient would be 0 / 0.
 
@@ -142,9 +142,8 @@ def _bessel(x: Any, order: int) -> Any:
 
 
 _bessel_op = op(
-    "modified_bessel", "N", _bessel, lambda ct, y, x, order: ct * _bessel_slope(x, order), saves="0", dims=broadcast,
-    operands="x",
-)  # fmt: skip
+    "modified_bessel", "N", _bessel, lambda ct, y, x, order: ct * _bessel_slope(x, order), saves="0", dims=broadcast
+)
 
 
 def _bessel_slope(x: Any, order: int) -> Any:
@@ -181,7 +180,7 @@ def _sinc(x: Any, order: int) -> Any:
 
 _sinc_op: Primitive = op(
     "sinc", "N", _sinc, lambda ct, y, x, order: ct * _sinc_op(x, options=(order + 1,)),
-    saves="0", dims=broadcast, operands="x", sensitive="result",
+    saves="0", dims=broadcast, sensitive="result",
 )  # fmt: skip
 
 
@@ -267,7 +266,7 @@ def clip(
 
 _nan_to_num_op = op(
     "nan_to_num", "N", lambda x, *given: np.nan_to_num(x, True, *given),
-    lambda ct, y, x, *given: where(isfinite(x), ct, zero_like(ct)), saves="0", dims=broadcast, operands="x",
+    lambda ct, y, x, *given: where(isfinite(x), ct, zero_like(ct)), saves="0", dims=broadcast,
 )  # fmt: skip
 
 
