@@ -290,8 +290,7 @@ def stack(arrays: Sequence[Any], axis: int = FIRST, out: Any = None, *, dtype: A
     xs = strong(*arrays)
     shapes = {raw(x).shape for x in xs}
     if len(shapes) > 1:
-        text = f"stack of shapes {[raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays"
-        raise ShapeError(text)
+        raise ShapeError(f"stack of shapes {[raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays")
     y = _stack_op(*xs, options=(normal_axis(axis, len(shapes.pop()) + 1),))
     return y if dtype is None else y.astype(dtype)
 

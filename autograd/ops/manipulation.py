@@ -299,8 +299,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     is_number = isinstance(indices_or_sections, int | np.integer)
     # a rank has only its part of a sharded dimension, which is refused below whatever its extent here
     if is_number and n % int(indices_or_sections) and axis not in sharded_extents(ary):
-        text = f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split"
-        raise ShapeError(text)
+        raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
     return _parts(ary, indices_or_sections, axis)
 
 
@@ -524,8 +523,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     spacings: list[Any] = list(varargs) * (len(axes) if len(varargs) == 1 and np.ndim(raw(varargs[0])) == 0 else 1)
     spacings = spacings or [1.0] * len(axes)
     if len(spacings) != len(axes):
-        text = f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many"
-        raise ShapeError(text)
+        raise ShapeError(f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many")
     found = [_gradient_along(f, h, i, edge_order) for h, i in zip(spacings, axes, strict=True)]
     return found[0] if len(axes) == 1 else tuple(found)
 

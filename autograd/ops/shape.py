@@ -326,8 +326,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     ndim = len(raw(a).shape)
     sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
     if len(sources) != len(targets):
-        text = f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources"
-        raise ShapeError(text)
+        raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources")
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
@@ -409,8 +408,7 @@ def expand_dims(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = N
     x = shaped(a)
     count = len(axis) if isinstance(axis, tuple | list) else 1
     if isinstance(axis, np.ndarray | Tensor) and axis.ndim:
-        text = f"expand_dims: axis={axis!r} was given; needed: an integer or a tuple of integers"
-        raise ArgumentError(text)
+        raise ArgumentError(f"expand_dims: axis={axis!r} was given; needed: an integer or a tuple of integers")
     axes = tuple(sorted(axes_in_order(axis, len(raw(x).shape) + count)))
     return _expand(x, options=(axes,)) if axes else x
 

@@ -111,8 +111,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
     """
     if len(condlist) != len(choicelist):
-        text = f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition"
-        raise ShapeError(text)
+        raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition")
     y = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         y = where(condition, choice, y)
