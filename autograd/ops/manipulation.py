@@ -21,6 +21,7 @@ from .arguments import (
     constant_like,
     instead_of,
     made_like,
+    named,
     normal_axes,
     normal_axis,
     operand,
@@ -385,10 +386,6 @@ _make_diagonal_op: Primitive = op(
 @instead_of(np.diagonal, checked=1)
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return the diagonal of two dimensions as the last dimension. Adjoint: `make_diagonal`."""
-    return _diagonal(a, offset, axis1, axis2)
-
-
-def _diagonal(a: Any, offset: Any, axis1: Any, axis2: Any) -> Any:
     n = a.ndim
     shape = tuple(int(k) for k in raw(a).shape)
     axes = normal_axis(axis1, n, "axis1"), normal_axis(axis2, n, "axis2")
@@ -438,35 +435,25 @@ def diagflat(v: Any, k: int = 0) -> Any:
 @instead_of(np.trace, in_float32=True)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of a diagonal of two dimensions. Adjoint: the cotangent on the diagonal of zeros."""
-    return sum(_diagonal(a, offset, axis1, axis2), -1, dtype)
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
-def _triangle(name: str, function: Any) -> Primitive:
+def _triangle(theirs: Any, summary: str) -> Any:
     made: Primitive = op(
-        name, "a", function, lambda ct, y, x, k: made(ct, options=(k,)),
+        theirs.__name__, "a", lambda x, k: theirs(x, k), lambda ct, y, x, k: made(ct, options=(k,)),
         dims=lambda shapes, options: [tuple(Mix if i >= len(shapes[0]) - 2 else i for i in range(len(shapes[0])))],
     )  # fmt: skip
-    return made
+
+    @instead_of(theirs)
+    def triangle(m: Any, k: int = 0) -> Any:
+        m = broadcast_to(m, (*raw(m).shape, *raw(m).shape)) if m.ndim == 1 else m
+        return made(m, options=(int(option(k, theirs.__name__, m)),))
+
+    return named(triangle, theirs, f"Return the {summary}. Adjoint: the same.")
 
 
-_tril_op = _triangle("tril", lambda x, k: np.tril(x, k))
-_triu_op = _triangle("triu", lambda x, k: np.triu(x, k))
-
-
-def _as_matrix(m: Any) -> Any:
-    return broadcast_to(m, (*raw(m).shape, *raw(m).shape)) if m.ndim == 1 else m
-
-
-@instead_of(np.tril)
-def tril(m: Any, k: int = 0) -> Any:
-    """Return the lower triangle of the last two dimensions, with 0 above diagonal `k`. Adjoint: the same."""
-    return _tril_op(_as_matrix(m), options=(int(option(k, "tril", m)),))
-
-
-@instead_of(np.triu)
-def triu(m: Any, k: int = 0) -> Any:
-    """Return the upper triangle of the last two dimensions, with 0 below diagonal `k`. Adjoint: the same."""
-    return _triu_op(_as_matrix(m), options=(int(option(k, "triu", m)),))
+tril = _triangle(np.tril, "lower triangle of the last two dimensions, with 0 above diagonal `k`")
+triu = _triangle(np.triu, "upper triangle of the last two dimensions, with 0 below diagonal `k`")
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
