@@ -58,13 +58,9 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
             if k.__class__ is not array.__class__ and array is not None:
                 require_one_device("getitem", x=array, index=k)
             # The tape keeps a copy: a later write to the user's index array must not change the gradient.
-            k = k.copy() if state.recorder is None else recorded(_copied, k, name="index")
+            k = k.copy() if state.recorder is None else recorded(np.copy, k, name="index")
         result.append(k)
     return tuple(result)
-
-
-def _copied(k: Any) -> Any:
-    return k.copy()
 
 
 def _is_index_array(k: Any) -> bool:

@@ -185,10 +185,6 @@ def _pad_widths(x: Any, pad_width: Any) -> Any:
     return np.broadcast_to(np.asarray(pad_width), (n, 2)).tolist()
 
 
-def _has_nonzero(values: Any) -> bool:
-    return bool(np.any(values))
-
-
 @instead_of(np.pad, in_float32=True)
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
     """Return the array padded at the ends of each dimension.
@@ -208,7 +204,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         whole = tuple(a + s + b for s, (a, b) in zip(shape, widths, strict=True))
         key = tuple(slice(a, a + s) if a or b else slice(None) for s, (a, b) in zip(shape, widths, strict=True))
         y = put(x, options=(key, whole))
-        if not decided(_has_nonzero, words.get("constant_values", 0)):
+        if not decided(np.any, words.get("constant_values", 0)):
             return y
         border = [s if a or b else 1 for s, (a, b) in zip(shape, widths, strict=True)]  # a part is not padded
         return y + constant_like(np.pad(np.zeros(border, x.dtype), widths, **words), x)

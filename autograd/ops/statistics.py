@@ -38,10 +38,7 @@ __all__ = [
     "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "prod", "std", "var",
 ]  # fmt: skip
 
-Shape = tuple[int, ...]
-
-
-def count_of(shape: Shape, axes: Sequence[int]) -> int:
+def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
     """The number of elements that a reduction over `axes` combines into one."""
     return math.prod(shape[i] for i in axes)
 
@@ -53,14 +50,10 @@ def count_of(shape: Shape, axes: Sequence[int]) -> int:
 def _has_zero(x: Any) -> bool:
     x = raw(x)
     if isinstance(x, np.ndarray | np.generic):
-        return decided(_is_zero_somewhere, x)
+        return not decided(np.all, x)
     if type(x) is Shaped:
         return False
     return not is_quickly_read(x) or bool(to_host((x == 0).sum()))
-
-
-def _is_zero_somewhere(x: Any) -> bool:
-    return not np.all(x)
 
 
 def is_quickly_read(x: Any) -> bool:
@@ -68,10 +61,7 @@ def is_quickly_read(x: Any) -> bool:
 
     On a device the test waits for the device, so small arrays take the general rule untested.
     """
-    return isinstance(x, np.ndarray | np.generic | Shaped) or x.size > _MIN_SIZE_TESTED
-
-
-_MIN_SIZE_TESTED = 4096
+    return isinstance(x, np.ndarray | np.generic | Shaped) or x.size > 4096
 
 
 def _with_one_replaced(x: Any) -> Any:
@@ -79,7 +69,7 @@ def _with_one_replaced(x: Any) -> Any:
     return where(made_like(partial(np.eye, x.shape[-1], dtype=bool), x), 1, expand_dims(x, -2))
 
 
-def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Shape) -> Any:
+def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: tuple[int, ...]) -> Any:
     if count_of(shape, axes) == 1:
         return broadcast_back(ct, axes, shape)
     if not _has_zero(x):

@@ -116,13 +116,11 @@ REDUCES = frozenset(("any", "all", "item", "tolist", "max", "min", "sum", "argma
 CALLED_AGAIN = {  # by `checked` or `decided`, so that a replay calls them again
     "autograd/nn/functional.py": {"_number_of_classes", "_require_classes"},
     "autograd/nn/losses.py": {"_occurs", "_require_labels"},
-    "autograd/ops/manipulation.py": {"_has_nonzero"},
     "autograd/ops/nn/cross_entropy.py": {"_check_labels", "_may_ignore"},
     "autograd/ops/nn/embedding.py": {"require_range"},
     "autograd/ops/nn/grouped.py": {"_require_counts"},
     "autograd/ops/norms.py": {"_have_digits"},
     "autograd/ops/sorting.py": {"_has_nan_at_end"},
-    "autograd/ops/statistics.py": {"_is_zero_somewhere"},
     "parallel/tensor/vocabulary.py": {"_occurs"},
 }
 INSIDE_OF_A_CALL = {  # parts of the functions of operations, or of the step of an optimizer, which are calls as a whole
