@@ -73,23 +73,20 @@ def array(object: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
     return expand_dims(y, tuple(range(ndmin - y.ndim))) if y.ndim < ndmin else y
 
 
-@instead_of(np.asarray)
-def asarray(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-    """Return `a` as an array. A Tensor is returned as it is. Adjoint: the cotangent."""
-    return array(a, dtype)
-
-
 def _array_converter(theirs: Any) -> Any:
-    """A function like ``np.asanyarray``: NumPy's own on arrays, `array` on Tensors."""
+    """A function like ``np.asarray``: NumPy's own on arrays, `array` on Tensors."""
 
     @instead_of(theirs)
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
-        return array(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
+        return array.__wrapped__(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
-    return named(converted, theirs, f"Return an array, as `numpy.{theirs.__name__}` does. Adjoint: the cotangent.")
+    name = theirs.__name__
+    summary = f"Return an array, as `numpy.{name}` does; a Tensor that is one already as it is. Adjoint: the cotangent."
+    return named(converted, theirs, summary)
 
 
-asanyarray, ascontiguousarray = _array_converter(np.asanyarray), _array_converter(np.ascontiguousarray)
+_CONVERTERS: tuple[Any, ...] = np.asarray, np.asanyarray, np.ascontiguousarray
+asarray, asanyarray, ascontiguousarray = map(_array_converter, _CONVERTERS)
 
 
 @instead_of(np.copy)
