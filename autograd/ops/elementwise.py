@@ -45,8 +45,13 @@ def elementwise(
     return op(name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, **words)
 
 
-def _negated(ct: Any, *_: Any) -> Any:
-    return -ct
+def symmetric(name: str, function: Callable[..., Any], derivative: Partial, saves: str, **words: Any) -> Primitive:
+    """Declare an elementwise operation ``y = function(a, b)`` that does not change where `a` and `b` are exchanged.
+
+    ``derivative(ct, y, a, b)`` is the cotangent times dy/da. `words` are more of `Primitive`.
+    """
+    rules = derivative, lambda ct, y, a, b: derivative(ct, y, b, a)
+    return op(name, "N N", function, rules, saves=saves, dims=broadcast, **words)
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
@@ -66,9 +71,9 @@ def _counted_once(of: str) -> Mapping[str, Callable[[Any], list[str]]]:
 
 add = op("add", "a a", operator.add, (identity, identity), dims=broadcast, neutral_zero=True, number="shifts",
          fixes=_counted_once("add"))  # fmt: skip
-subtract = op("subtract", "a a", operator.sub, (identity, _negated), dims=broadcast, neutral_zero=True,
+subtract = op("subtract", "a a", operator.sub, (identity, lambda ct, y, a, b: -ct), dims=broadcast, neutral_zero=True,
               number="shifts", fixes=_counted_once("subtract"))  # fmt: skip
-negative = op("negative", "a", operator.neg, _negated, dims=broadcast)
+negative = op("negative", "a", operator.neg, lambda ct, y, x: -ct, dims=broadcast)
 multiply = op(
     "multiply",
     "a b",
@@ -194,14 +199,8 @@ def wins(a: Any, b: Any, like: Any) -> Any:
     return (a > b) + 0.5 * (a == b) if like.dtype.itemsize == 8 else ((a > b) + 0.5 * (a == b)).astype(like.dtype)
 
 
-def extremum(name: str, function: Any, derivative: Partial) -> Primitive:
-    """Declare the larger or smaller of two operands; ``derivative(a, b, ct)`` is that with respect to the first."""
-    rules = lambda ct, y, a, b: ct * derivative(a, b, ct), lambda ct, y, a, b: ct * derivative(b, a, ct)
-    return op(name, "N N", function, rules, saves="01", dims=broadcast, degree=1)
-
-
-maximum = extremum("maximum", np.maximum, lambda a, b, ct: wins(a, b, ct))
-minimum = extremum("minimum", np.minimum, lambda a, b, ct: wins(b, a, ct))
+maximum = symmetric("maximum", np.maximum, lambda ct, y, a, b: ct * wins(a, b, ct), saves="01", degree=1)
+minimum = symmetric("minimum", np.minimum, lambda ct, y, a, b: ct * wins(b, a, ct), saves="01", degree=1)
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
@@ -326,10 +325,7 @@ def imag(val: Any) -> Any:
         return np.imag(val)
     if val.dtype.kind == "c":
         return _imag_op(val, options=(val.dtype,))
-    return where(_NEVER, val, val.dtype.type(0) if val.layout is None else zero_like(val))
-
-
-_NEVER = np.zeros((), bool)
+    return where(np.False_, val, val.dtype.type(0) if val.layout is None else zero_like(val))
 
 
 def conj(x: Any) -> Any:

@@ -25,7 +25,6 @@ from .elementwise import (
     astype,
     elementwise,
     exp,
-    extremum,
     imag,
     isfinite,
     maximum,
@@ -36,6 +35,7 @@ from .elementwise import (
     real,
     sqrt,
     subtract,
+    symmetric,
     where,
     wins,
 )
@@ -57,16 +57,8 @@ exp2 = elementwise("exp2", np.exp2, lambda y, x: y * _LN2, saves="y", sensitive=
 log2 = elementwise("log2", np.log2, lambda y, x: (1 / _LN2) / x, saves="0")
 log10 = elementwise("log10", np.log10, lambda y, x: (1 / _LN10) / x, saves="0")
 cbrt = elementwise("cbrt", np.cbrt, lambda y, x: (1 / 3) / (y * y), saves="y", degree=1 / 3)
-logaddexp = op(
-    "logaddexp", "N N", np.logaddexp,
-    (lambda ct, y, a, b: ct * exp(a - y), lambda ct, y, a, b: ct * exp(b - y)), saves="y01", dims=broadcast,
-    sensitive=True,
-)  # fmt: skip
-logaddexp2 = op(
-    "logaddexp2", "N N", np.logaddexp2,
-    (lambda ct, y, a, b: ct * exp2(a - y), lambda ct, y, a, b: ct * exp2(b - y)), saves="y01", dims=broadcast,
-    sensitive=True,
-)  # fmt: skip
+logaddexp = symmetric("logaddexp", np.logaddexp, lambda ct, y, a, b: ct * exp(a - y), saves="y01", sensitive=True)
+logaddexp2 = symmetric("logaddexp2", np.logaddexp2, lambda ct, y, a, b: ct * exp2(a - y), saves="y01", sensitive=True)
 
 # -- trigonometric and hyperbolic ------------------------------------------------------------------------------------
 tan = elementwise("tan", np.tan, lambda y, x: 1 + y * y, saves="y", sensitive=True)
@@ -81,13 +73,8 @@ arccosh = elementwise("arccosh", np.arccosh, lambda y, x: 1 / (sqrt(x - 1) * sqr
 arctanh = elementwise("arctanh", np.arctanh, lambda y, x: 1 / ((1 - x) * (1 + x)), saves="0", sensitive=True)
 
 
-def _multiple(name: str, function: Any, factor: float) -> Primitive:
-    return op(name, "a", function, lambda ct, y, x: ct * factor, dims=broadcast)
-
-
-deg2rad = _multiple("deg2rad", np.deg2rad, math.pi / 180)
-rad2deg = _multiple("rad2deg", np.rad2deg, 180 / math.pi)
-
+deg2rad = op("deg2rad", "a", np.deg2rad, lambda ct, y, x: ct * (math.pi / 180), dims=broadcast)
+rad2deg = op("rad2deg", "a", np.rad2deg, lambda ct, y, x: ct * (180 / math.pi), dims=broadcast)
 
 nonzero = op(
     "nonzero", "N", lambda x: np.where(x == 0, 1, x), lambda ct, y, x: ct * where(x == 0, np.nan, y / y), saves="y0",
@@ -98,29 +85,21 @@ nonzero = op(
 Its derivative at 0 is NaN, and so is that of the quotient."""
 
 
-def _arctan2_partial(ct: Any, y: Any, x: Any) -> Any:
-    """``ct * x / (x**2 + y**2)``, and 0 at the origin."""
-    return ct * (x / nonzero(x * x + y * y))
-
-
-arctan2 = op(
+arctan2 = op(  # its derivatives at the origin are 0
     "arctan2", "N N", np.arctan2,
-    (lambda ct, out, y, x: _arctan2_partial(ct, y, x), lambda ct, out, y, x: -_arctan2_partial(ct, x, y)),
+    (lambda ct, out, y, x: ct * (x / nonzero(x * x + y * y)),
+     lambda ct, out, y, x: -(ct * (y / nonzero(y * y + x * x)))),
     saves="01", dims=broadcast, operands="y x",
 )  # fmt: skip
 
 
-def _hypot_partial(ct: Any, y: Any, x: Any) -> Any:
-    """``ct * x / y``, and 0 at the origin."""
+def _hypot_adjoint(ct: Any, y: Any, a: Any, b: Any) -> Any:
+    """``ct * a / y``, and 0 at the origin."""
     # on arrays the quotient comes first, for numbers so small that ``ct / y`` overflows
-    return ct * over(x, y) if y.__class__ not in TENSORS else over(ct, y) * x
+    return ct * over(a, y) if y.__class__ not in TENSORS else over(ct, y) * a
 
 
-hypot = op(
-    "hypot", "N N", np.hypot,
-    (lambda ct, y, a, b: _hypot_partial(ct, y, a), lambda ct, y, a, b: _hypot_partial(ct, y, b)),
-    saves="y01", dims=broadcast, degree=1,
-)  # fmt: skip
+hypot = symmetric("hypot", np.hypot, _hypot_adjoint, saves="y01", degree=1)
 
 
 # -- modified Bessel functions of the first kind ---------------------------------------------------------------------
@@ -232,8 +211,8 @@ remainder = mod
 
 
 # one operand has all of the cotangent where the other is nan
-fmax = extremum("fmax", np.fmax, lambda a, b, ct: where(b != b, 1, wins(a, b, ct)))
-fmin = extremum("fmin", np.fmin, lambda a, b, ct: where(b != b, 1, wins(b, a, ct)))
+fmax = symmetric("fmax", np.fmax, lambda ct, y, a, b: ct * where(b != b, 1, wins(a, b, ct)), saves="01", degree=1)
+fmin = symmetric("fmin", np.fmin, lambda ct, y, a, b: ct * where(b != b, 1, wins(b, a, ct)), saves="01", degree=1)
 
 _clip_op = op(
     "clip", "N S S", np.clip,
