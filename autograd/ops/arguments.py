@@ -315,10 +315,9 @@ def _full_beside(like: Any, shape: Any, value: Any, dtype: Any = None) -> Any:
     return np.full_like(like, value, dtype, shape=shape)
 
 
-# CuPy's full, ones and eye do not take the arguments that NumPy passes on for ``like=``.
+# CuPy's full and eye do not take the arguments that NumPy passes on for ``like=``.
 _MADE_BESIDE: dict[Any, Callable[..., Any]] = {
     np.full: _full_beside,
-    np.ones: lambda like, shape, dtype=float: _full_beside(like, shape, 1, dtype),
     np.eye: _eye_beside,
     np.zeros: lambda like, *args, **words: np.zeros(*args, **words, like=like),
     np.tri: lambda like, *args, **words: np.tri(*args, **words, like=like),
@@ -328,7 +327,7 @@ _MADE_BESIDE: dict[Any, Callable[..., Any]] = {
 def made_like(make: partial[Any], like: Any) -> Any:
     """Return a new array on the device of `like`; if `like` is a Tensor, a Tensor that is constant on all ranks.
 
-    `make` is a partial of `numpy.full`, `ones`, `eye`, `zeros` or `tri`.
+    `make` is a partial of `numpy.full`, `eye`, `zeros` or `tri`.
     """
     array = raw(like)
     is_on_host = isinstance(array, (*_HOST, Shaped))

@@ -83,10 +83,9 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     shape, key = shapes[0], options[0]
     advanced = sum(map(_is_index_array, key))
     if advanced:
-        if advanced > 1 or any(k is Ellipsis or k is None for k in key):
-            return [tuple([Mix] * len(shape))]
         chosen = [i for i, k in enumerate(key) if not isinstance(k, slice)]
-        if chosen != list(range(chosen[0], chosen[-1] + 1)):  # NumPy then moves their dimension to the front
+        is_moved = chosen != list(range(chosen[0], chosen[-1] + 1))  # by NumPy, to the front
+        if advanced > 1 or is_moved or any(k is Ellipsis or k is None for k in key):
             return [tuple([Mix] * len(shape))]
     used = sum(map(_dims_taken, key))
     at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
@@ -253,11 +252,7 @@ def _with_part(known: Any, ct: Any, key: Any, parts: Any) -> Any:
     if parts is None or parts[0]() is not known:
         known = known + 0.0
     else:
-        last = known[parts[1]]
-        if last.__class__ is np.ndarray:
-            np.add(last, 0.0, last)
-        else:
-            known[parts[1]] = last + 0.0
+        known[parts[1]] += 0.0
     known[key] = part
     return known
 

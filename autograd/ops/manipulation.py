@@ -431,7 +431,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
 @instead_of(np.trace, in_float32=True)
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of a diagonal of two dimensions. Adjoint: the cotangent on the diagonal of zeros."""
-    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+    return sum(diagonal.__wrapped__(a, offset, axis1, axis2), -1, dtype)
 
 
 def _triangle(theirs: Any, summary: str) -> Any:
@@ -453,8 +453,8 @@ triu = _triangle(np.triu, "upper triangle of the last two dimensions, with 0 bel
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
-def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = None) -> Any:
-    return getitem(x, (slice(None),) * axis + (slice(a, b, step),))
+def _slice(x: Any, axis: int, a: int | None, b: int | None) -> Any:
+    return getitem(x, (slice(None),) * axis + (slice(a, b),))
 
 
 @instead_of(np.diff, in_float32=True)
@@ -467,16 +467,10 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if n == 0:
         return a
     axis = normal_axis(axis, a.ndim)
-    ends = []
-    for end in (prepend, append):
-        if end is not None:
-            _, end = strong(a, end)
-            shape = list(a.shape)
-            shape[axis] = 1
-            end = broadcast_to(end, tuple(shape)) if end.ndim == 0 else end
-        ends.append(end)
-    if any(end is not None for end in ends):
-        a = concatenate([x for x in (ends[0], a, ends[1]) if x is not None], axis)
+    if prepend is not None or append is not None:
+        parts = [strong(a, x)[1] for x in (prepend, a, append) if x is not None]
+        slab = (*a.shape[:axis], 1, *a.shape[axis + 1 :])
+        a = concatenate([x if x.ndim else broadcast_to(x, slab) for x in parts], axis)
     for _ in range(n):
         a = _slice(a, axis, 1, None) - _slice(a, axis, None, -1)
     return a
@@ -520,18 +514,16 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
     spread = (-1,) + (1,) * (f.ndim - axis - 1)
     if np.ndim(raw(spacing)) == 0:
         inner = (_slice(f, axis, 2, None) - _slice(f, axis, None, -2)) / (2.0 * spacing)
-        first = last = spacing
-        firsts, lasts = (spacing, spacing), (spacing, spacing)
+        firsts = lasts = (spacing, spacing)
     else:
         h = diff(operand(spacing).astype(f.dtype))
         a, b = reshape(h[:-1], spread), reshape(h[1:], spread)
         before, at, after = _slice(f, axis, None, -2), _slice(f, axis, 1, -1), _slice(f, axis, 2, None)
         inner = -b / (a * (a + b)) * before + (b - a) / (a * b) * at + a / (b * (a + b)) * after
-        first, last = h[0], h[-1]
         firsts, lasts = (h[0], h[1] if n > 2 else h[0]), (h[-1], h[-2] if n > 2 else h[-1])
     if edge_order == 1:
-        left = (_slice(f, axis, 1, 2) - _slice(f, axis, 0, 1)) / first
-        right = (_slice(f, axis, -1, None) - _slice(f, axis, -2, -1)) / last
+        left = (_slice(f, axis, 1, 2) - _slice(f, axis, 0, 1)) / firsts[0]
+        right = (_slice(f, axis, -1, None) - _slice(f, axis, -2, -1)) / lasts[0]
     else:
         p, q = firsts
         left = (-(2.0 * p + q) / (p * (p + q)) * _slice(f, axis, 0, 1) + (p + q) / (p * q) * _slice(f, axis, 1, 2)
@@ -549,6 +541,5 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     at = normal_axis(axis, y.ndim)
     if x is not None:
         x = operand(x)
-        dx = diff(x) if x.ndim == 1 else diff(x, axis=axis)
-        dx = reshape(dx, (-1,) + (1,) * (y.ndim - at - 1)) if x.ndim == 1 else dx
+        dx = reshape(diff(x), (-1,) + (1,) * (y.ndim - at - 1)) if x.ndim == 1 else diff(x, axis=axis)
     return sum(dx * (_slice(y, at, 1, None) + _slice(y, at, None, -1)), axis) * 0.5

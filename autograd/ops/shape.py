@@ -104,8 +104,7 @@ def _entry(b: int, before: int, after: int, homes: set[int] | None, is_local: bo
 def _group(
     source: Shape, target: Shape, i: int, j: int, parts: Mapping[int, Any], local: Any
 ) -> tuple[int, int, bool]:  # fmt: skip
-    """The ends of the shortest groups of dimensions, from `i` and `j` on, with equal products; whether they have them.
-    """
+    """The ends of the shortest groups of dimensions from `i` and `j` on; whether their products are equal."""
     b, m, n = j, source[i], target[j]
     i, j = i + 1, j + 1
     while m != n and (m < n and i < len(source) or m > n and j < len(target)):

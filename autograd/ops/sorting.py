@@ -92,16 +92,14 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
             raise typed(error, f"where: {error}") from error
     if x is None or y is None:
         raise ShapeError("where: one of x and y was given; needed: both or neither")
-    if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
-        if not tensors_in((condition, x, y)):
-            return _where_of_plain(condition, x, y)
-    given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
-    condition = given[0]
+    if not tensors_in((condition, x, y)):
+        return _where_of_plain(condition, x, y)
+    condition, x, y = [operand(v) if isinstance(v, list | tuple) else v for v in (condition, x, y)]
     if condition.__class__ not in TENSORS and (condition.__class__ is not np.ndarray or condition.dtype != bool):
         require_plain(condition, "where, the condition")
     if (condition.__class__ in TENSORS or hasattr(condition, "dtype")) and condition.dtype != bool:
         condition = condition != 0 if condition.__class__ in TENSORS else recorded(operator.ne, condition, 0)
-    return _where(np.asarray(condition) if isinstance(condition, bool) else condition, *given[1:])
+    return _where(np.asarray(condition) if isinstance(condition, bool) else condition, x, y)
 
 
 @instead_of(np.select)
@@ -239,9 +237,6 @@ def sort_complex(a: Any) -> Any:
 
 
 # -- by index --------------------------------------------------------------------------------------------------------
-_RAISE = "raise"
-
-
 @instead_of(np.take, checked=math.inf)
 def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise") -> Any:
     """Return the elements at indices along an axis, or of the flattened array without one.
@@ -266,15 +261,12 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
         if index.size and not np.can_cast(index.dtype, np.intp):
             raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers")
         index = index.astype(np.intp)
-    if mode is not _RAISE:
-        if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
-            raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'")
+    if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
+        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'")
+    if mode != "raise":
         n = int(raw(a).shape[axis])
-        index = index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
+        index = index % n if mode == "wrap" else np.clip(index, 0, n - 1)
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
-
-
-_HOST_VALUES = (np.ndarray, np.generic, list, tuple)
 
 
 @instead_of(np.compress)
@@ -284,7 +276,7 @@ def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) 
     Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
     """
     is_special = getattr(getattr(condition, "layout", None), "special", False)  # then a is to be sharded alike
-    if is_special or not isinstance(raw(condition), _HOST_VALUES):
+    if is_special or not isinstance(raw(condition), np.ndarray | np.generic | list | tuple):
         a, axis = along(operand(a), axis)
         return a[(slice(None),) * axis + (condition != 0,)]
     index = np.flatnonzero(raw(condition))
