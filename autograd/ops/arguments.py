@@ -43,13 +43,6 @@ from ..layouts.names import name_of
 from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain, rank_axes, rank_number
 from .indexing import SEQUENCES, getitem
 
-__all__ = [
-    "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "leaves",
-    "made_like", "made_of", "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands",
-    "option", "raw", "refuse_addends", "refuse_parts", "run_plain", "stack", "strong", "tensors_in", "values",
-    "zero_like",
-]  # fmt: skip
-
 Axes = tuple[int, ...]
 
 _HOST = (np.ndarray, np.generic)
@@ -96,15 +89,12 @@ def option(x: Any, name: str, of: Any) -> Any:
             f"derivative here with respect to this argument\n  fix: {name_of(x)}.item(), if its gradient is not wanted"
         )
     layout = getattr(of, "layout", None)
-    given = x.layout if x.__class__ in TENSORS else None
     if layout is None:
         return raw(x)
-    if given is not None:
-        differs: Iterable[str] = [a for a, label in given.items() if label not in (R, I, C, D)]
-    else:
-        differs = axes_in(layout.grid, rank_axes(x))
-    for axis in differs:
-        if layout[axis] is not V or (given is not None and given[axis] is P):
+    labels = x.layout or {} if x.__class__ in TENSORS else {}
+    differs = [axis for axis, label in labels.items() if label not in (R, I, C, D)]
+    for axis in (*differs, *axes_in(layout.grid, rank_axes(x))):
+        if layout[axis] is not V or labels.get(axis) is P:
             raise LayoutError(
                 f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
                 f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
