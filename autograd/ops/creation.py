@@ -18,6 +18,7 @@ from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, r
 from .arguments import (
     constant_like,
     instead_of,
+    leaves,
     made_of,
     named,
     normal_axis,
@@ -242,10 +243,7 @@ def block(arrays: Any) -> Any:
             return expand_dims(x, tuple(range(ndim - x.ndim))) if x.ndim < ndim else x
         return concatenate([joined(part, axis + 1) for part in x], axis)
 
-    def widest(x: Any) -> int:
-        return max(map(widest, x)) if isinstance(x, list) else operand(x).ndim
-
-    ndim = max((levels, widest(arrays)))
+    ndim = max((levels, *(operand(x).ndim for x in leaves([arrays]))))
     return joined(arrays, ndim - levels)
 
 
@@ -307,9 +305,8 @@ def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
               shape: Any = None) -> Any:  # fmt: skip
     """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
-    like = raw(a)
     if not tensors_in((a, fill_value)):
-        return of_rank_numbers(np.full_like, (like, plain(fill_value), dtype, order, subok, shape), {})
+        return of_rank_numbers(np.full_like, (a, plain(fill_value), dtype, order, subok, shape), {})
     make = _full_like if state.grid is None else _full_like.__wrapped__
     return make(a, fill_value, dtype, order, subok, shape)
 

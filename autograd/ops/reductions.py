@@ -41,7 +41,7 @@ from .arguments import (
     run_plain,
     tensors_in,
 )
-from .shape import broadcast_to, expand_dims
+from .shape import broadcast_to, expand_dims, sharded_extents
 
 __all__ = ["all", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "min", "sum"]
 
@@ -106,13 +106,10 @@ _sum_op = op(
 
 def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
     """The mean over axes of which at least one is sharded: this rank's sum divided by the global count, Partial."""
-    layout, shape = x.layout, x.array.shape
-    require_agreed(layout, shape, "mean")
-    extents: list[Any] = [int(n) for n in shape]
-    for label in reversed(layout.labels):  # an earlier axis is the outer one, so its extent is the larger
-        if type(label) is Shard:
-            extents[label.dim] = label.extent
-    return _sum_op(x, options=(axes, keepdims, shape)) / Size(math.prod(extents[i] for i in axes), counts="all")
+    shape, parts = x.array.shape, sharded_extents(x)
+    require_agreed(x.layout, shape, "mean")
+    count = math.prod(parts.get(i, int(shape[i])) for i in axes)
+    return _sum_op(x, options=(axes, keepdims, shape)) / Size(count, counts="all")
 
 
 def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:

@@ -416,6 +416,7 @@ def sharded_extents(x: Any) -> dict[int, Any]:
     """The extents of the whole value along its sharded dimensions."""
     layout = getattr(x, "layout", None)
     labels = () if layout is None or not layout.special else layout.labels
+    # an earlier axis is the outer one, so its extent is the larger
     return {label.dim: label.extent for label in reversed(labels) if isinstance(label, Shard)}
 
 

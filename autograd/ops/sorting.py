@@ -64,7 +64,6 @@ __all__ = [
     "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
 ]  # fmt: skip
 
-Shape = tuple[int, ...]
 _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
 
 
@@ -144,7 +143,7 @@ def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
     return tuple(key)
 
 
-def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
+def _scatter(x: Any, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     if index.__class__ is not x.__class__:  # CuPy would copy an index on the host
@@ -152,7 +151,7 @@ def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     return add_at(x, _key_along_axis(index, axis), shape)
 
 
-def _take_along(x: Any, index: Any, axis: int, shape: Shape) -> Any:
+def _take_along(x: Any, index: Any, axis: int, shape: tuple[int, ...]) -> Any:
     if index.__class__ is not x.__class__:
         require_one_device("take_along_axis", x=x, index=index)
     return np.take_along_axis(x, index, axis)
