@@ -155,14 +155,8 @@ def leaves(xs: Iterable[Any]) -> list[Any]:
     """The items of `xs` that are no lists and tuples, and those of lists and tuples nested in it."""
     found = []
     for x in xs:
-        if isinstance(x, _NESTED):
-            found += leaves(x)
-        else:
-            found.append(x)
+        found += leaves(x) if isinstance(x, list | tuple) else [x]
     return found
-
-
-_NESTED = (list, tuple)  # found sooner than in a union
 
 
 def _labelled_tensors(xs: Iterable[Any]) -> list[Any]:

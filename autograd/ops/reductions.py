@@ -164,22 +164,10 @@ _min_op = op(
 )  # fmt: skip
 
 
-def _flat_index(function: Any) -> Any:
-    """``np.argmax`` or ``np.argmin`` over one axis, or over all elements of the flattened array."""
-
-    def index(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
-        y = function(x, axis=axes[0] if len(axes) == 1 else None)
-        return y if not keepdims else np.reshape(y, _keepdims_shape(x.shape, axes))
-
-    return index
-
-
 def _without_derivative(name: str, function: Any) -> Any:
     return op(name, "S", function, (None,), dims=reduction_dims(lambda i: Mix))
 
 
-_argmax_op = _without_derivative("argmax", _flat_index(np.argmax))
-_argmin_op = _without_derivative("argmin", _flat_index(np.argmin))
 _all_op = _without_derivative("all", lambda x, axes, keepdims, shape: np.all(x, axis=axes, keepdims=keepdims))
 _any_op = _without_derivative("any", lambda x, axes, keepdims, shape: np.any(x, axis=axes, keepdims=keepdims))
 _count_op = _without_derivative(
@@ -294,7 +282,12 @@ count_nonzero = _without_dtype_argument(
 )
 
 
-def _index_reduction(primitive: Any, plain: Any, summary: str) -> Any:
+def _index_reduction(plain: Any, summary: str) -> Any:
+    primitive = _without_derivative(
+        plain.__name__,
+        lambda x, axes, keepdims, shape: plain(x, axis=axes[0] if len(axes) == 1 else None, keepdims=keepdims),
+    )
+
     def reduction(
         a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False, **words: Any
     ) -> Any:
@@ -317,5 +310,5 @@ def _index_reduction(primitive: Any, plain: Any, summary: str) -> Any:
     return named(typed_errors(reduction), plain, summary)
 
 
-argmax = _index_reduction(_argmax_op, np.argmax, "Return the index of the first maximum. It has no derivative.")
-argmin = _index_reduction(_argmin_op, np.argmin, "Return the index of the first minimum. It has no derivative.")
+argmax = _index_reduction(np.argmax, "Return the index of the first maximum. It has no derivative.")
+argmin = _index_reduction(np.argmin, "Return the index of the first minimum. It has no derivative.")

@@ -192,16 +192,12 @@ def var(
 
     Adjoint: ``ct * 2 (x - mean(x)) / (n - ddof)``.
     """
-    return _variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean)
-
-
-def _variance(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, mean: Any = None) -> Any:
     a = operand(a) if dtype is None else _cast_for_variance(operand(a), dtype)
     axes = normal_axes(axis, a.ndim)
     require_whole("var", a, axes)
     square = _squared_magnitude(a - (_mean(a, axes, keepdims=True) if mean is None else mean))
     n = count_of(raw(a).shape, axes)
-    freedom = np.maximum(n - ddof, 0)
+    freedom = np.maximum(n - (ddof if correction is None else correction), 0)
     if n:
         y = _mean(square, axes, keepdims=bool(keepdims)) * (float(n / freedom) if freedom else np.inf)
     else:
@@ -218,7 +214,7 @@ def _cast_for_variance(a: Any, dtype: Any) -> Any:
     return a.astype(dtype)
 
 
-_mean = mean  # inside `_variance`, `mean` is a parameter
+_mean = mean  # inside `var`, `mean` is a parameter
 
 
 def _squared_magnitude(x: Any) -> Any:
@@ -232,7 +228,7 @@ def std(
 ) -> Any:  # fmt: skip
     """Return the standard deviation, the square root of `var`. Where it is 0 its derivative is taken as 0."""
     correction = ddof if correction is None else correction
-    y = _variance(a, axis, dtype, correction, keepdims, mean)
+    y = var.__wrapped__(a, axis, dtype, None, correction, keepdims, mean=mean)
     a = operand(a)
     if mean is None and not correction and count_of(raw(a).shape, normal_axes(axis, a.ndim)) == 1:
         return y  # of one element both are 0, with all their derivatives
