@@ -188,9 +188,7 @@ def refuse_parts(caller: str, xs: Iterable[Any]) -> None:
 
 def shaped(x: Any) -> Any:
     """Return an argument that has a shape as it is, and any other as an operand."""
-    if x.__class__ in TENSORS:
-        return x
-    return x if isinstance(getattr(x, "shape", None), tuple) else operand(x)
+    return x if x.__class__ in TENSORS or isinstance(getattr(x, "shape", None), tuple) else operand(x)
 
 
 def operands(*xs: Any) -> list[Any]:

@@ -81,8 +81,7 @@ def _array_converter(theirs: Any) -> Any:
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
         return array.__wrapped__(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
-    name = theirs.__name__
-    summary = f"Return an array, as `numpy.{name}` does; a Tensor that is one already as it is. Adjoint: the cotangent."
+    summary = f"Return `a` as an array, as `numpy.{theirs.__name__}` does; a Tensor stays one. Adjoint: the cotangent."
     return named(converted, theirs, summary)
 
 
@@ -307,8 +306,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subo
     """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
     if not tensors_in((a, fill_value)):
         return of_rank_numbers(np.full_like, (a, plain(fill_value), dtype, order, subok, shape), {})
-    make = _full_like if state.grid is None else _full_like.__wrapped__
-    return make(a, fill_value, dtype, order, subok, shape)
+    return (_full_like if state.grid is None else _full_like.__wrapped__)(a, fill_value, dtype, order, subok, shape)
 
 
 @instead_of(np.full_like)

@@ -260,11 +260,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 
     Adjoint: the cotangents of the parts, joined.
     """
-    return _parts(ary, indices_or_sections, normal_axis(axis, ary.ndim))
-
-
-def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
-    """`array_split` along an axis from 0 on."""
+    axis = normal_axis(axis, ary.ndim)
     n = int(raw(ary).shape[axis])
     indices_or_sections = option(indices_or_sections, "split", ary)
     if indices_or_sections.__class__ is int or np.ndim(indices_or_sections) == 0:
@@ -297,7 +293,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     # a rank has only its part of a sharded dimension, which is refused below whatever its extent here
     if is_number and n % int(indices_or_sections) and axis not in sharded_extents(ary):
         raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
-    return _parts(ary, indices_or_sections, axis)
+    return array_split.__wrapped__(ary, indices_or_sections, axis)
 
 
 @instead_of(np.vsplit)

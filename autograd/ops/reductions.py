@@ -104,14 +104,6 @@ _sum_op = op(
 )
 
 
-def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
-    """The mean over axes of which at least one is sharded: this rank's sum divided by the global count, Partial."""
-    shape, parts = x.array.shape, sharded_extents(x)
-    require_agreed(x.layout, shape, "mean")
-    count = math.prod(parts.get(i, int(shape[i])) for i in axes)
-    return _sum_op(x, options=(axes, keepdims, shape)) / Size(count, counts="all")
-
-
 def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
     """Raise LayoutError if a dimension along which `caller` mixes is sharded."""
     if x.__class__ not in TENSORS or x.layout is None or not x.layout.special:
@@ -175,7 +167,6 @@ _count_op = _without_derivative(
 )
 
 
-_any = any  # the reduction below has its name
 _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 64 dimensions
 
 
@@ -212,12 +203,14 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
 
 
 def _mean(x: Any, *, options: tuple[Axes, bool, tuple[int, ...]]) -> Any:
-    """The mean of a Tensor."""
-    layout = x.layout
-    if layout is not None and layout.special:
-        axes, keepdims, _ = options
-        if _any(type(label) is Shard and label.dim in axes for label in layout.labels):
-            return _mean_of_parts(x, axes, keepdims)
+    """The mean of a Tensor. Over a sharded dimension it is this rank's sum divided by the global count, Partial."""
+    if x.layout is not None and x.layout.special:
+        axes, _, shape = options
+        parts = sharded_extents(x)
+        if not parts.keys().isdisjoint(axes):
+            require_agreed(x.layout, shape, "mean")
+            count = math.prod(parts.get(i, int(shape[i])) for i in axes)
+            return _sum_op(x, options=options) / Size(count, counts="all")
     y = _mean_op(x, options=options)
     if state.distribution.notes_lines and (recording := state.recording) is not None and y.tape is recording:
         recording.note(y.node, None, find_site())

@@ -77,7 +77,7 @@ def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: tup
     free = [i for i in range(len(shape)) if i not in axes]
     order = (*free, *axes)
     flat = reshape(transpose(x, order), (*(shape[i] for i in free), count_of(shape, axes)))
-    products = _prod(_with_one_replaced(flat), (flat.ndim,), False)
+    products = prod(_with_one_replaced(flat), -1)
     back = transpose(reshape(products, tuple(shape[i] for i in order)), tuple(int(i) for i in np.argsort(order)))
     return broadcast_back(ct, axes, shape) * back
 
@@ -88,10 +88,6 @@ _prod_op: Primitive = op(
 )  # fmt: skip
 
 
-def _prod(x: Any, axes: Any, keepdims: bool) -> Any:
-    return _prod_op(x, options=(tuple(axes), keepdims, tuple(int(n) for n in raw(x).shape)))
-
-
 @instead_of(np.prod, in_float32=True)
 def prod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the product over axes.
@@ -100,7 +96,7 @@ def prod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims
     """
     a = operand(a)
     a = a if dtype is None else a.astype(dtype)
-    return _prod(a, normal_axes(axis, a.ndim), keepdims)
+    return _prod_op(a, options=(normal_axes(axis, a.ndim), keepdims, tuple(map(int, raw(a).shape))))
 
 
 # -- cumulative sums and products ------------------------------------------------------------------------------------
