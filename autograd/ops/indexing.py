@@ -95,8 +95,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     for k in key:
         if k is None:
             out += 1
-            continue
-        if isinstance(k, slice):
+        elif isinstance(k, slice):
             n = shape[len(entries)]
             whole = k.indices(n) == (0, n, 1) and k.start in (None, 0) and k.stop is None
             entries.append(out if whole else Mix)

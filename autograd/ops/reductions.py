@@ -62,12 +62,8 @@ def reduction_dims(entry: Any) -> Any:
         axes, keepdims, _ = options
         result, at = [], 0
         for i in range(len(shapes[0])):
-            if i in axes:
-                result.append(entry(i))
-                at += bool(keepdims)
-            else:
-                result.append(at)
-                at += 1
+            result.append(entry(i) if i in axes else at)
+            at += bool(keepdims or i not in axes)
         return [tuple(result)]
 
     return dims
