@@ -137,9 +137,8 @@ def operand(x: Any) -> Any:
             return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
         is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
         return given(x, state.grid) if is_number else np.asarray(x)
-    except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
-        given_kind = type(x).__name__  # without its values, which may be on a device
-        raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}") from error
+    except (TypeError, ValueError, RecursionError) as error:  # as of lists of different lengths, maybe of a device
+        raise typed(error, f"a {type(x).__name__} was given; needed: an array or numbers. {error}") from error
 
 
 def computed(x: Any) -> Any:

@@ -42,8 +42,7 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
         return key
     result = []
     for k in key:
-        if isinstance(k, Tensor):
-            k = k.array
+        k = k.array if isinstance(k, Tensor) else k
         if isinstance(k, list):
             try:
                 require_plain(k, "getitem, an index")

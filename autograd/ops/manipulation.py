@@ -132,8 +132,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
         index = move(np.repeat(np.arange(shape[axis]), counts), raw(a))
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
     option(repeats, "repeat", a)
-    n = int(counts.reshape(()))
-    n = n if n > 0 else 0  # NumPy takes a negative count where there is nothing to repeat
+    n = max(int(counts.reshape(())), 0)  # NumPy takes a negative count where there is nothing to repeat
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
 
@@ -430,9 +429,9 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     return sum(diagonal.__wrapped__(a, offset, axis1, axis2), -1, dtype)
 
 
-def _triangle(theirs: Any, summary: str) -> Any:
+def _triangle(theirs: Any, function: Any, summary: str) -> Any:
     made: Primitive = op(
-        theirs.__name__, "a", lambda x, k: theirs(x, k), lambda ct, y, x, k: made(ct, options=(k,)),
+        theirs.__name__, "a", function, lambda ct, y, x, k: made(ct, options=(k,)),
         dims=lambda shapes, options: [tuple(Mix if i >= len(shapes[0]) - 2 else i for i in range(len(shapes[0])))],
     )  # fmt: skip
 
@@ -444,8 +443,12 @@ def _triangle(theirs: Any, summary: str) -> Any:
     return named(triangle, theirs, f"Return the {summary}. Adjoint: the same.")
 
 
-tril = _triangle(np.tril, "lower triangle of the last two dimensions, with 0 above diagonal `k`")
-triu = _triangle(np.triu, "upper triangle of the last two dimensions, with 0 below diagonal `k`")
+tril = _triangle(
+    np.tril, lambda x, k: np.tril(x, k), "lower triangle of the last two dimensions, with 0 above diagonal `k`"
+)
+triu = _triangle(
+    np.triu, lambda x, k: np.triu(x, k), "upper triangle of the last two dimensions, with 0 below diagonal `k`"
+)
 
 
 # -- differences -----------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def parsed(text: str) -> list[Parameter]:
 def parameters(function: Any) -> list[Parameter]:
     """The parameters of a function, class or operation of ringtape, without `self` and without ``**words``."""
     if isinstance(function, Primitive):
-        return [Parameter(name, "", False) for name in function.operands]
+        return [Parameter(name, "", False) for name in function.operands[: len(function.words)]]
     found = []
     for p in inspect.signature(function).parameters.values():
         if p.kind is not p.VAR_KEYWORD and p.name != "self":
