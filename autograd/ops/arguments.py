@@ -137,7 +137,7 @@ def operand(x: Any) -> Any:
             return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
         is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
         return given(x, state.grid) if is_number else np.asarray(x)
-    except (TypeError, ValueError, RecursionError) as error:  # as of lists of different lengths, maybe of a device
+    except (TypeError, ValueError, RecursionError) as error:  # lists of different lengths; a device's values stay there
         raise typed(error, f"a {type(x).__name__} was given; needed: an array or numbers. {error}") from error
 
 

@@ -81,7 +81,7 @@ def _array_converter(theirs: Any) -> Any:
     def converted(a: Any, dtype: Any = None, order: Any = None, **words: Any) -> Any:
         return array.__wrapped__(a, dtype, ndmin=int(theirs is np.ascontiguousarray))
 
-    summary = f"Return `a` as an array, as `numpy.{theirs.__name__}` does; a Tensor stays one. Adjoint: the cotangent."
+    summary = f"Return `a` as an array, as `numpy.{theirs.__name__}` does; a Tensor as it is. Adjoint: the cotangent."
     return named(converted, theirs, summary)
 
 
