@@ -395,7 +395,8 @@ class Scale:
 SCALE = Scale()
 RENEWED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], str]] = {
     "a method": (lambda f, x: f(x), lambda i: (SCALE.loss, _t(i)), "argument 0 is another method .*make the method"),
-    "a slice": (lambda x, s: x[s] * 2.0, lambda i: (_t(i), slice(0, 2)), "argument 1 is another slice .*its values"),
+    "a slice": (lambda x, s: x[s] * 2.0, lambda i: (_t(i), slice(0, i)), r"argument 1 was slice\(0, \d+, None\) and"),
+    "a set": (lambda x, s: x * len(s), lambda i: (_t(i), {0, 2}), "argument 1 is another set .*its values"),
     "a set": (lambda x, b: x * len(b["s"]), lambda i: (_t(i), {"s": frozenset([1])}), r"argument 1\['s'\] is another"),
     "a function": (lambda x, f: f(x), lambda i: (_t(i), lambda x: x * 2.0), "argument 1 is another function"),
     "a partial function": (
@@ -415,6 +416,15 @@ def test_a_refusal_names_what_is_another_one_in_each_call(name: str) -> None:
     with pytest.raises(CaptureError, match=f"(?s)recorded without a replay.*{text}"):
         for i in range(20):
             do(*make(i))
+
+
+def test_slices_and_ranges_count_by_value() -> None:
+    do = ag.capture(lambda x, s, r: sum(x[i] for i in r) + x[s].sum(), warmup=0)
+    for i in range(12):
+        n = 2 if i < 8 else 1
+        found = do(_t(i), slice(0, n), range(n))
+        assert bits(found) == bits(sum(_t(i)[k] for k in range(n)) + _t(i)[:n].sum())
+    assert do.replays == 8
 
 
 def test_a_step_that_is_refused_in_each_call_names_the_cause_to_the_end() -> None:

@@ -179,10 +179,10 @@ def test_a_decision_that_is_not_compared_is_found_by_the_step_beside(monkeypatch
     monkeypatch.setattr(Traced, "__bool__", lambda x: bool(x._value))
     needed, _ = left_by("the larger of two", False)
     try:
-        found, _ = left_by("the larger of two", True)
+        found, do = left_by("the larger of two", True)
     except ag.errors.CaptureError:
         return
-    assert found != needed
+    assert found != needed or do._last.program is None  # the proof has found it
 
 
 def test_a_tape_without_a_sweep_ends_with_its_result() -> None:
