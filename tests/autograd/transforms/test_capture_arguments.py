@@ -396,7 +396,6 @@ SCALE = Scale()
 RENEWED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], str]] = {
     "a method": (lambda f, x: f(x), lambda i: (SCALE.loss, _t(i)), "argument 0 is another method .*make the method"),
     "a slice": (lambda x, s: x[s] * 2.0, lambda i: (_t(i), slice(0, i)), r"argument 1 was slice\(0, \d+, None\) and"),
-    "a set": (lambda x, s: x * len(s), lambda i: (_t(i), {0, 2}), "argument 1 is another set .*its values"),
     "a set": (lambda x, b: x * len(b["s"]), lambda i: (_t(i), {"s": frozenset([1])}), r"argument 1\['s'\] is another"),
     "a function": (lambda x, f: f(x), lambda i: (_t(i), lambda x: x * 2.0), "argument 1 is another function"),
     "a partial function": (
