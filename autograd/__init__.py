@@ -34,34 +34,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
     from .ops import stop_gradient
     from .testing.anomaly import detect_anomaly
-    from .transforms import (
-        capture,
-        checkpoint,
-        deriv,
-        egrad,
-        elementwise_grad,
-        ggnvp,
-        grad,
-        grad_and_aux,
-        grad_named,
-        hessian,
-        hessian_tensor_product,
-        hessian_vector_product,
-        holomorphic_grad,
-        hvp,
-        jacobian,
-        jvp,
-        make_ggnvp,
-        make_hvp,
-        make_jvp,
-        make_jvp_reversemode,
-        make_vjp,
-        multigrad_dict,
-        tensor_jacobian_product,
-        value_and_grad,
-        vector_jacobian_product,
-        vjp,
-    )
+    from .transforms import *
 
     __version__: str
 

@@ -23,31 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from .captured_step import capture
-    from .forward import deriv, jvp, make_jvp, make_jvp_reversemode
-    from .jacobians import hessian, jacobian
-    from .products import (
-        ggnvp,
-        hessian_tensor_product,
-        hessian_vector_product,
-        hvp,
-        make_ggnvp,
-        make_hvp,
-        tensor_jacobian_product,
-        vector_jacobian_product,
-    )
-    from .rematerialise import checkpoint
-    from .reverse import (
-        egrad,
-        elementwise_grad,
-        grad,
-        grad_and_aux,
-        grad_named,
-        holomorphic_grad,
-        make_vjp,
-        multigrad_dict,
-        value_and_grad,
-        vjp,
-    )
+    from .forward import *
+    from .jacobians import *
+    from .products import *
+    from .rematerialise import *
+    from .reverse import *
 
 __all__ = [
     "capture", "checkpoint", "deriv",
