@@ -20,7 +20,7 @@ from ..errors import ArgumentError, ObjectiveError, typed_errors
 from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
-from .traced import Function, Traced
+from .traced import Function, Traced, zeros_like
 from .wrapping import Argnum, like, nary
 
 __all__ = ["hessian", "jacobian"]
@@ -148,12 +148,9 @@ def _jacobian(f: Function, x: Any, mode: str | None, *, warn: bool = True) -> An
     if mode is None:
         mode = _cheaper_mode(traced)
     for i, y in enumerate(traced.outputs):
-        for z in traced.inputs:
-            if y.array.dtype.kind == "c" and z.array.dtype.kind == "c":
-                _require_holomorphic(traced, i)
-                break
-    table = _by_rows(traced) if mode == "reverse" else _by_columns(traced)
-    return traced.out_structure.rebuild([traced.structure.rebuild(row) for row in table])
+        if y.array.dtype.kind == "c" and any(z.array.dtype.kind == "c" for z in traced.inputs):
+            _require_holomorphic(traced, i)
+    return traced.out_structure.rebuild([traced.structure.rebuild(row) for row in _swept(traced, mode == "reverse")])
 
 
 def _cheaper_mode(traced: Traced) -> str:
@@ -173,59 +170,39 @@ def _count(xs: Sequence[Tensor]) -> int:
     return sum(x.array.size * (2 if x.array.dtype.kind == "c" else 1) for x in xs)
 
 
-def _by_rows(traced: Traced) -> list[list[Any]]:
-    """One pullback per element of the outputs, two for a complex output of a real argument."""
+def _swept(traced: Traced, reverse: bool) -> list[list[Any]]:
+    """The Jacobian of each output with respect to each input, by a sweep from each global element at one end.
+
+    Reverse sweeps start from the elements of the outputs, and forward sweeps from those of the inputs; two start from
+    an element of a complex value where a value at the other end is real.
+    """
+    starts, ends = (traced.outputs, traced.inputs) if reverse else (traced.inputs, traced.outputs)
+    sweep: Any = traced.pull if reverse else traced.push
+
+    def layout_of(x: Tensor) -> Layout | None:
+        return x.layout.dual if reverse and x.layout is not None else x.layout
+
     table = []
-    for i, y in enumerate(traced.outputs):
-        basis = Basis(y, None if y.layout is None else y.layout.dual)
-        two = y.array.dtype.kind == "c" and any(x.array.dtype.kind == "f" for x in traced.inputs)
-        rows: list[list[Any]] = [[] for _ in traced.inputs]
+    for i, y in enumerate(starts):
+        basis = Basis(y, layout_of(y))
+        two = y.array.dtype.kind == "c" and any(x.array.dtype.kind == "f" for x in ends)
+        found: list[list[Any]] = [[] for _ in ends]
         for unit in basis:
-            found = traced.pull(_one_hot_cotangents(unit, i, len(traced.outputs)))
-            turned = traced.pull(_one_hot_cotangents(_scaled(unit, 1j), i, len(traced.outputs))) if two else found
-            for x, column, g, h in zip(traced.inputs, rows, found, turned, strict=True):
-                column.append(g - 1j * h if two and x.array.dtype.kind == "f" else g)
+            first = sweep(_one_hot(unit, i, starts, reverse))
+            turned = sweep(_one_hot(_scaled(unit, 1j), i, starts, reverse)) if two else first
+            for x, parts, g, h in zip(ends, found, first, turned, strict=True):
+                parts.append(g - 1j * h if two and x.array.dtype.kind == "f" else g)
         table.append([
-            _join(column, basis.shape, x, None if x.layout is None else x.layout.dual, True, traced)
-            for x, column in zip(traced.inputs, rows, strict=True)
+            _join(parts, basis.shape, x, layout_of(x), reverse, traced) for x, parts in zip(ends, found, strict=True)
         ])  # fmt: skip
-    return table
+    return table if reverse else [[row[k] for row in table] for k in range(len(ends))]
 
 
-def _by_columns(traced: Traced) -> list[list[Any]]:
-    """One pushforward per element of the arguments, two for a complex argument of a real output."""
-    columns: list[list[Any]] = []
-    for j, x in enumerate(traced.inputs):
-        basis = Basis(x, x.layout)
-        two = x.array.dtype.kind == "c" and any(y.array.dtype.kind == "f" for y in traced.outputs)
-        found: list[list[Any]] = [[] for _ in traced.outputs]
-        for unit in basis:
-            dys = _push_unit(traced, unit, j)
-            turned = _push_unit(traced, _scaled(unit, 1j), j) if two else dys
-            for y, row, dy, ty in zip(traced.outputs, found, dys, turned, strict=True):
-                row.append(dy - 1j * ty if two and y.array.dtype.kind == "f" else dy)
-        columns.append([
-            _join(row, basis.shape, y, y.layout, False, traced) for y, row in zip(traced.outputs, found, strict=True)
-        ])  # fmt: skip
-    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in traced.outputs]
-
-
-def _push_unit(traced: Traced, unit: Any, j: int) -> list[Any]:
-    return traced.push([unit if k == j and unit is not None else zeros(x) for k, x in enumerate(traced.inputs)])
-
-
-def zeros(x: Tensor) -> Any:
-    """Return a zero tangent with the layout of `x`."""
-    array = x.array
-    if type(array) is Shaped:
-        return Tensor(array, x.layout)
-    made = np.zeros_like(array)
-    return Tensor(made[()] if isinstance(array, np.generic) else made, x.layout)
-
-
-def _one_hot_cotangents(unit: Any, i: int, count: int) -> list[Any]:
-    """One cotangent per output: `unit` at output i, None at the others."""
-    return [unit if k == i else None for k in range(count)]
+def _one_hot(unit: Any, i: int, xs: Sequence[Tensor], reverse: bool) -> list[Any]:
+    """`unit` for the i-th of some values, and for the others a cotangent None or a tangent of zeros."""
+    if reverse:
+        return [unit if k == i else None for k in range(len(xs))]
+    return [unit if k == i and unit is not None else Tensor(zeros_like(x.array), x.layout) for k, x in enumerate(xs)]
 
 
 def _scaled(unit: Any, factor: complex) -> Any:
@@ -279,15 +256,12 @@ def _shift_dims(layout: Layout | None, by: int) -> Layout | None:
 def _require_holomorphic(traced: Traced, i: int) -> None:
     """Raise ObjectiveError for a complex function of complex arguments whose pullback is not complex-linear."""
     y = traced.outputs[i]
-    if type(y.array) is Shaped or not y.array.size:
+    if type(y.array) is Shaped or not y.array.size or y.layout is not None or state.grid is not None:
         return
     rng = np.random.default_rng(0)
-    ct = rng.standard_normal(y.array.shape) + 1j * rng.standard_normal(y.array.shape)
-    if y.layout is not None or state.grid is not None:
-        return
+    ct = (rng.standard_normal(y.array.shape) + 1j * rng.standard_normal(y.array.shape)).astype(y.array.dtype)
     with no_grad():
-        ct = ct.astype(y.array.dtype)
-        found, turned = (traced.pull(_one_hot_cotangents(c, i, len(traced.outputs))) for c in (ct, 1j * ct))
+        found, turned = (traced.pull(_one_hot(c, i, traced.outputs, True)) for c in (ct, 1j * ct))
     for x, g, h in zip(traced.inputs, found, turned, strict=True):
         if x.array.dtype.kind != "c":
             continue
