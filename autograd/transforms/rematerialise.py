@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -161,20 +161,17 @@ class Segment:
             )
         for i, (known, found) in enumerate(zip(self.projections, _projections(outputs), strict=True)):
             if not is_near(known, found):
-                self._refuse_other_values(i)
+                name, (shape, dtype, _) = getattr(self.fun, "__qualname__", type(self.fun).__name__), self.outputs[i]
+                raise TapeError(
+                    f"checkpoint({name}): the second run computed other values than the first one, in output {i} of "
+                    f"shape {tuple(map(int, shape))} and dtype {dtype}; the gradient would be that of another "
+                    "function. Likely causes: random numbers of a generator that checkpoint cannot see, or state that "
+                    "the function changes, or that has changed since, such as a counter or an array\n"
+                    "  fix: pass the generator to the function as an argument, from which checkpoint rewinds it\n"
+                    "  or:  draw from autograd.random, which recomputation replays\n"
+                    "  or:  let the function depend on its arguments alone"
+                )
         return tape, outputs
-
-    def _refuse_other_values(self, i: int) -> NoReturn:
-        name, (shape, dtype, _) = getattr(self.fun, "__qualname__", type(self.fun).__name__), self.outputs[i]
-        raise TapeError(
-            f"checkpoint({name}): the second run computed other values than the first one, in output {i} of shape "
-            f"{tuple(map(int, shape))} and dtype {dtype}; the gradient would be that of another function. Likely "
-            "causes: random numbers of a generator that checkpoint cannot see, or state that the function changes, or "
-            "that has changed since, such as a counter or an array\n"
-            "  fix: pass the generator to the function as an argument, from which checkpoint rewinds it\n"
-            "  or:  draw from autograd.random, which recomputation replays\n"
-            "  or:  let the function depend on its arguments alone"
-        )
 
     @contextmanager
     def _state_of_first_run(self) -> Iterator[None]:
@@ -248,17 +245,19 @@ def _appended(
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
     if scratch.scale:
         segment.examined = scratch.scale.end_run(scratch, {i: outputs[i].node for i in tracked})
-    if not tracked and not scratch.communicates:
-        return _result(outputs, out_structure)
-    segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
-    segment.closure = _enter_inputs(scratch, recording)
-    head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
-    recording.communicates = recording.communicates or scratch.communicates
-    at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
-    for i in tracked:
-        y = outputs[i]
-        outputs[i] = append_output(recording, at, i, y.array, y.layout)
-    return _result(outputs, out_structure)
+    if tracked or scratch.communicates:
+        segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
+        segment.closure = _enter_inputs(scratch, recording)
+        head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
+        recording.communicates = recording.communicates or scratch.communicates
+        at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
+        for i in tracked:
+            y = outputs[i]
+            outputs[i] = append_output(recording, at, i, y.array, y.layout)
+    n = out_structure.count
+    if state.collected is not None:  # the values that the function gave to its own list are given to the caller's
+        state.collected += outputs[n:]
+    return out_structure.rebuild(outputs[:n])
 
 
 def _enter_inputs(scratch: Recording, recording: Recording) -> list[int]:
@@ -274,31 +273,6 @@ def _enter_inputs(scratch: Recording, recording: Recording) -> list[int]:
         if node is not None and op_of(node) is LEAF:
             recording.enter(arrays_of(node)[0])
     return [place for _, place, _ in _imports(scratch, recording)]
-
-
-def _result(outputs: list[Any], structure: Structure) -> Any:
-    """The function's result. What it gave to `state.collected` is given to the caller's."""
-    n = structure.count
-    if state.collected is not None:
-        state.collected += outputs[n:]
-    return structure.rebuild(outputs[:n])
-
-
-def _with_pending(g: Any, recording: Recording, place: int) -> Any:
-    """A cotangent with that which an import has added to those pending for the tape that it is from."""
-    left = recording.pending.pop(place, None)
-    return left if g is None else g if left is None else g + left
-
-
-def _tangent(
-    y: Any, again: Recording, of_run: dict[int, Any], recording: Recording, known: dict[int, Any]
-) -> Any:  # fmt: skip
-    """The tangent of an output of the second run, or None."""
-    if y.__class__ not in TENSORS or y.tape is None:
-        return None
-    if y.tape is again:
-        return of_run.get(y.node)
-    return known.get(y.node) if y.tape is recording else None
 
 
 class _Head:
@@ -338,12 +312,12 @@ class _Head:
                     step: Any = again.nodes[place]  # not released yet
                     op_of(step).pull(step, g, sweep)
             return
-        for q, place, origin in _imports(again, recording):
+        for q, place, (other, at) in _imports(again, recording):
             g = None if wanted is None else wanted[q]
             if g is None:
                 g = inner.outside.pop(q, None)
-            if wanted is None:
-                g = _with_pending(g, *origin)
+            if wanted is None and (left := other.pending.pop(at, None)) is not None:  # what the import has added there
+                g = left if g is None else g + left
             if g is not None:
                 sweep.add(place, g)
         if not sweep.record:
@@ -375,10 +349,8 @@ class _Head:
             return None
         tape, outputs = segment.run_again(node, recording, record)
         again = tape.recording
-        if again is recording:
-            given = known
-        else:
-            given = {q: known[p] for q, p, _ in _imports(again, recording) if p in known}
+        imports = _imports(again, recording)
+        given = known if again is recording else {q: known[p] for q, p, _ in imports if p in known}
         first = min([tape.start, *given])
         end = len(again.nodes) if tape.end is None else tape.end
         inner: list[Any] = [None] * (end - first)
@@ -394,8 +366,8 @@ class _Head:
                     inner[q - first] = op_of(step).push(step, inner, first, record, again, q)
         finally:
             state.recording = active
-        of_run = {first + i: t for i, t in enumerate(inner)}
-        tangents = [_tangent(y, again, of_run, recording, known) for y in outputs]
+        found = {id(recording): known, id(again): {first + i: t for i, t in enumerate(inner)}}
+        tangents = [found.get(id(y.tape), {}).get(y.node) if y.__class__ in TENSORS else None for y in outputs]
         if again is not recording and not record:
             again.release()
         return tangents
