@@ -17,7 +17,7 @@ from ..engine.distribution import ALONE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import MeshError, ShapeError
-from ..layouts.layout import C, I, Layout, P, Shard, V
+from ..layouts.layout import Layout, P, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
 
@@ -130,8 +130,3 @@ class Basis:
         if mine:
             made.reshape(self.local)[place] = 1
         return Tensor(made, self.layout)
-
-
-def is_copied(layout: Layout | None) -> bool:
-    """Return whether a value and its cotangent are equal on all ranks: no mesh, or I or constant on every axis."""
-    return layout is None or all(label is I or label is C for label in layout.labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..engine.tensor import Tensor
@@ -199,18 +199,11 @@ def _deriv(f: Function, x: Any) -> Any:
 def _make_jvp_reversemode(f: Function, x: Any) -> Callable[[Any], Any]:
     traced = Traced(f, x)
     warn_if_constant(traced)
-    push = transposed(traced)
+    cts = [zeros_like(y.array) if y.layout is None else Tensor(zeros_like(y.array), y.layout.dual)
+           for y in traced.outputs]  # fmt: skip
+    pullback = Traced(traced.pull, cts)  # whose adjoint is the pushforward
 
     def pushforward(tangent: Any) -> Any:
-        return traced.out_structure.rebuild(push(traced.structure.match(tangent, "the tangent")))
+        return traced.out_structure.rebuild(pullback.pull(traced.structure.match(tangent, "the tangent")))
 
     return pushforward
-
-
-def transposed(traced: Traced) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return the pushforward, from tangents of the inputs to those of the outputs, as the adjoint of the pullback."""
-    zeros: list[Any] = []
-    for y in traced.outputs:
-        zero = zeros_like(y.array)
-        zeros.append(zero if y.layout is None else Tensor(zero, y.layout.dual))
-    return Traced(traced.pull, zeros).pull

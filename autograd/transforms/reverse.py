@@ -410,13 +410,7 @@ def _grad_and_aux(f: Function, x: Any) -> tuple[Any, Any]:
 
     traced = Traced(like(f, first), x)
     objective(traced)
-    found = traced.gradient(None)
-    return found, aux_out(traced, aux[0])
-
-
-def aux_out(traced: Traced, aux: Any) -> Any:
-    """Return an output that was not differentiated as the caller expects it, see `Traced.out`; it may be anything."""
-    return tree_map(traced.out, aux)
+    return traced.gradient(None), tree_map(traced.out, aux[0])
 
 
 def _elementwise_grad(f: Function, x: Any) -> Any:

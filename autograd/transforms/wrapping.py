@@ -21,9 +21,15 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
     f calls `fun` with all other arguments fixed. With several argnums x is the tuple of those arguments.
     """
     check_callable(fun, name)
-    positions = _positions(name, argnum)
+    several = isinstance(argnum, tuple | list)
+    given: Any = argnum if several else (argnum,)
+    try:
+        positions = tuple(map(index, given))
+    except TypeError:
+        raise ArgumentError(
+            f"{name}: argnum={argnum!r} was given; needed: an int, or a tuple or list of ints"
+        ) from None
     what = f"argument {argnum}"  # the name of x in error messages
-    several = isinstance(argnum, Sequence)
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
         for i in positions:
@@ -109,13 +115,3 @@ def position(fun: Function, name: str) -> int:
             f"{', '.join(map(repr, known)) or 'none'}"
         )
     return known.index(name)
-
-
-def _positions(name: str, argnum: Any) -> tuple[int, ...]:
-    several = isinstance(argnum, tuple | list)
-    try:
-        return tuple(map(index, argnum)) if several else (index(argnum),)
-    except TypeError:
-        raise ArgumentError(
-            f"{name}: argnum={argnum!r} was given; needed: an int, or a tuple or list of ints"
-        ) from None
