@@ -32,21 +32,8 @@ def copy_of(p: Leaf, array: Any) -> Parameter:
 class OfCopies:
     """Holds parameters, and an optimizer of their copies, whose hyperparameters are its own.
 
-    Parameters
-    ----------
-    optimizer : callable
-        The class of the optimizer; called with the copies, `args` and `kwargs`.
-    params : iterable of Parameters, or of dicts
-        As for an optimizer.
-    copy : callable
-        The copy of a parameter.
-
-    Raises
-    ------
-    ArgumentError
-        What was given is not a Parameter.
-    OptionError
-        A parameter was given twice.
+    The constructor calls `optimizer`, the class of the optimizer, with the copies, `args` and `kwargs`; `copy` makes
+    that of a parameter, and `params` are those of an optimizer.
     """
 
     parameters: list[Leaf]
@@ -55,30 +42,25 @@ class OfCopies:
         self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]],
         args: Sequence[Any], kwargs: Mapping[str, Any], copy: Callable[[Leaf], Parameter],
     ):  # fmt: skip
-        self._held: list[Leaf] = []
+        self.held: list[Leaf] = []  # the parameters, of which the optimizer has copies
         made: list[dict[str, Any]] = []
         for members, own in split(type(self).__name__, params):
             for p in members:
                 self._check(p)
-                self._held.append(p)
+                self.held.append(p)
             made.append({"params": [copy(p) for p in members], **own})
         self._copies: list[Leaf] = [m for each in made for m in each["params"]]
         is_plain = len(made) == 1 and len(made[0]) == 1
         self.optimizer = optimizer(self._copies if is_plain else made, *args, **kwargs)
-        self._known = [p.array for p in self._held]  # to see that a parameter was assigned
+        self._known = [p.array for p in self.held]  # to see that a parameter was assigned
 
     def _check(self, p: Any) -> None:
         own = type(self).__name__
         if not isinstance(p, Parameter):
             raise ArgumentError(f"{own}: {type(p).__name__} was given; needed: Parameters")
-        if any(p is other for other in self._held):
-            name = p.name or f"parameter {len(self._held)}"
+        if any(p is other for other in self.held):
+            name = p.name or f"parameter {len(self.held)}"
             raise OptionError(f"{own}: {name} was given twice; needed: each parameter once")
-
-    @property
-    def held(self) -> list[Leaf]:
-        """The parameters, of which the optimizer has copies."""
-        return self._held
 
     @property
     def lr(self) -> float:
@@ -101,7 +83,7 @@ class OfCopies:
 
     def _take_names(self) -> None:
         """Give the copies the layouts and names of the parameters."""
-        for p, own in zip(self._held, self._copies, strict=True):
+        for p, own in zip(self.held, self._copies, strict=True):
             own.layout, own.name = p.layout, p.name
 
     def after_first_step(self) -> Any:
@@ -113,5 +95,5 @@ class OfCopies:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and of their copies to None."""
         self.optimizer.zero_grad(set_to_none)
-        for p in self._held:
+        for p in self.held:
             p.zero_grad()

@@ -266,16 +266,14 @@ class MasterWeights(OfCopies):
         self._is_finite = True
         self._found: Any = None  # on a GPU: the sum of squares and two flags, infinite gradients and rounded weights
         self._flags: list[Any] = []  # on a device without kernels: whether gradients are finite, read once a step
-        self._places = {id(p): i for each in (self._held, self.parameters) for i, p in enumerate(each)}
-        masters.update(dict.fromkeys(self._places, weakref.ref(self)))
-        weakref.finalize(self, _forget, tuple(self._places)).atexit = False
+        self._places = {id(p): i for each in (self.held, self.parameters) for i, p in enumerate(each)}
+        masters.update(dict.fromkeys(self._places, self))
 
     def _check(self, p: Any) -> None:
         super()._check(p)
-        known = masters.get(id(p))
-        if known is not None and known() is not None:
+        if id(p) in masters:
             raise OptionError(
-                f"MasterWeights: {p.name or f'parameter {len(self._held)}'} has a master weight of another optimizer; "
+                f"MasterWeights: {p.name or f'parameter {len(self.held)}'} has a master weight of another optimizer; "
                 "needed: one, or the parameter would follow the one that was updated last\n"
                 "  fix: give model.parameters() to one optimizer"
             )
@@ -288,7 +286,7 @@ class MasterWeights(OfCopies):
         """Set the gradients of all parameters and master weights to None."""
         if state.recorder is not None:
             recorded(_begin, Whole(self), set_to_none, changes="keys", name="zero_grad")
-            recorded(remove_gradients, *map(Whole, self._held), changes=True, name="zero_grad")
+            recorded(remove_gradients, *map(Whole, self.held), changes=True, name="zero_grad")
             return
         super().zero_grad(set_to_none)
         self._is_finite, self._flags = True, []
@@ -304,7 +302,7 @@ class MasterWeights(OfCopies):
             return
         self._take_assigned()
         self._unscale_on_device()
-        for p, master in zip(self._held, self.parameters, strict=True):
+        for p, master in zip(self.held, self.parameters, strict=True):
             g = p.grad
             if g is None or is_absent(g.array):
                 continue
@@ -324,7 +322,7 @@ class MasterWeights(OfCopies):
 
     def _take_assigned(self) -> None:
         """Give the master weights the values of parameters that were assigned, and their layouts and names."""
-        for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
+        for i, (p, master) in enumerate(zip(self.held, self.parameters, strict=True)):
             if p.array is not self._known[i]:
                 self._known[i], master.array = p.array, _widened(p.array)
         self._take_names()
@@ -332,7 +330,7 @@ class MasterWeights(OfCopies):
     def _unscale_on_device(self) -> None:
         """`unscale` of gradients on a device for master weights without a gradient, in one pass for each dtype."""
         by_dtype: dict[Any, list[tuple[Leaf, Leaf, Tensor]]] = {}
-        for p, master in zip(self._held, self.parameters, strict=True):
+        for p, master in zip(self.held, self.parameters, strict=True):
             g = p.grad
             if g is not None and master.grad is None and type(g.array) is type(master.array) and is_supported(g.array):
                 by_dtype.setdefault(g.array.dtype, []).append((p, master, g))
@@ -368,7 +366,7 @@ class MasterWeights(OfCopies):
         All parameters with a gradient are on a device. The optimizer divides them by the scale in the pass in which it
         updates the weights.
         """
-        gradients = [p.grad for p in self._held]
+        gradients = [p.grad for p in self.held]
         arrays = [None if g is None or is_absent(g.array) else g.array for g in gradients]
         given = [x for x in arrays if x is not None]
         if (
@@ -377,7 +375,7 @@ class MasterWeights(OfCopies):
         ):  # fmt: skip
             return False
         self._is_finite = self._check_finite(given)
-        for p, master, g in zip(self._held, self.parameters, gradients, strict=True):
+        for p, master, g in zip(self.held, self.parameters, gradients, strict=True):
             if g is not None:
                 master._grad = Tensor(g.array, g.layout)
                 p.zero_grad()
@@ -423,10 +421,10 @@ class MasterWeights(OfCopies):
                 f"scale {self.scaler.value:g}\n  fix: loss = opt.scale(loss), inside the tape's block"
             )
         if finite:
-            for p in self._held:
+            for p in self.held:
                 step_check(p)
             rounded_by_kernels = self._step_with_copies(scale)
-            for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
+            for i, (p, master) in enumerate(zip(self.held, self.parameters, strict=True)):
                 if i not in rounded_by_kernels:
                     self._known[i] = _copy(master, p)
         else:
@@ -442,7 +440,7 @@ class MasterWeights(OfCopies):
             self.optimizer.step()
             return set()
         copies = [p.array if p.array.dtype != m.array.dtype and p.array.flags.c_contiguous else None
-                  for p, m in zip(self._held, self.parameters, strict=True)]  # fmt: skip
+                  for p, m in zip(self.held, self.parameters, strict=True)]  # fmt: skip
         self.optimizer.rounding = Rounding(copies, scale, self._found[2:])
         try:
             gradients = [None if m.grad is None else m.grad.array for m in self.parameters]
@@ -457,7 +455,7 @@ class MasterWeights(OfCopies):
         grid = state.grid
         if grid is None:
             return finite, scaled
-        combinations = {axes_of_parts("MasterWeights.step", p.labelled(grid)) for p in self._held}
+        combinations = {axes_of_parts("MasterWeights.step", p.labelled(grid)) for p in self.held}
         combinations = state.distribution.combinations_of_stages(combinations, "agreement on an overflow")
         found = {axis for axes in combinations for axis in axes}
         axes = [name for name in grid.names if name in found]
@@ -472,8 +470,8 @@ class MasterWeights(OfCopies):
         self._take_names()
         whole = ByParameter(
             (None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
-             for p, m in zip(self._held, self.parameters, strict=True)),
-            names_of(self.optimizer), self._held,
+             for p, m in zip(self.held, self.parameters, strict=True)),
+            names_of(self.optimizer), self.held,
         )  # fmt: skip
         return {"optimizer": self.optimizer.state_dict(), "masters": whole, "scaler": self.scaler.state_dict()}
 
@@ -489,17 +487,17 @@ class MasterWeights(OfCopies):
 
     def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
         """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
-        if set(state_dict) != {"optimizer", "masters", "scaler"} or len(state_dict["masters"]) != len(self._held):
+        if set(state_dict) != {"optimizer", "masters", "scaler"} or len(state_dict["masters"]) != len(self.held):
             raise OptionError(
                 f"MasterWeights.load_state_dict: {sorted(state_dict)} was given; needed: ['masters', 'optimizer', "
-                f"'scaler'], with {len(self._held)} masters"
+                f"'scaler'], with {len(self.held)} masters"
             )
         self._take_names()
         steps = [self.optimizer.prepare_state_dict(state_dict["optimizer"]),
                  self.scaler.prepare_state_dict(state_dict["scaler"])]  # fmt: skip
         _, places = matching(self.optimizer, state_dict["optimizer"].get("names"))
         arrays: dict[int, Any] = {}
-        for i, p in enumerate(self._held):
+        for i, p in enumerate(self.held):
             value = state_dict["masters"][places[i]]
             if value is not None and not is_absent(p.array):
                 step_check(p)
@@ -514,7 +512,7 @@ class MasterWeights(OfCopies):
                 step()
             for i, array in arrays.items():
                 self.parameters[i].array = array
-                self._known[i] = _copy(self.parameters[i], self._held[i])
+                self._known[i] = _copy(self.parameters[i], self.held[i])
             self.zero_grad()
 
         return commit
@@ -569,8 +567,3 @@ def _copy(master: Leaf, p: Leaf) -> Any:
     else:
         p.array[...] = value
     return p.array
-
-
-def _forget(ids: tuple[int, ...]) -> None:
-    for each in ids:
-        masters.pop(each, None)

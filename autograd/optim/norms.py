@@ -15,6 +15,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -43,8 +44,8 @@ __all__ = [
 Norm = Callable[[list[Tensor], float], float]
 """A function from a list of Tensors and the order of the norm to the norm of all their elements together."""
 
-masters: dict[int, Callable[[], Any]] = {}
-"""By the id of a parameter with a master weight, and of the master weight: a reference to the `MasterWeights`."""
+masters: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By the id of a parameter with a master weight, and of the master weight: the `MasterWeights`, while it exists."""
 
 
 def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
@@ -133,12 +134,6 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
 def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], norm_type: float) -> float:
     """`global_norm`, where `layouts` are those of all Tensors that any rank may give."""
     layouts = list(layouts)
-    return _scaled(lambda order, scale: _scaled_over_ranks(tensors, layouts, order, scale), norm_type)
-
-
-def _scaled_over_ranks(
-    tensors: list[Tensor], layouts: list[Layout | None], norm_type: float, scale: float
-) -> float:
     by_axes: dict[tuple[str, ...], list[Any]] = {axes_of_parts("global_norm", layout): [] for layout in layouts}
     for x in tensors:
         for axis, label in () if x.layout is None else x.layout.items():
@@ -151,22 +146,22 @@ def _scaled_over_ranks(
     grid: Any = state.grid
     own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
     own = own or bool(state.distribution.stage_axes)
-    if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
-        by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type, scale)]}
-    powers = []
-    for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
-        power = _sum(arrays, norm_type) if own else _power(arrays, norm_type, scale)
-        call = f"norm over the ranks (axis={'*'.join(axes)!r})"
-        along = state.distribution.numbers_of_all(power, axes, call) if axes else ()
-        powers.append(_sum(along, norm_type) if axes else power)
-    return _root(_sum(powers, norm_type), norm_type)
 
+    def norm(order: float, scale: float) -> float:
+        found = {axes: _power(arrays, order, scale) for axes, arrays in by_axes.items()}
+        if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
+            sizes = dict(zip(grid.names, grid.sizes, strict=True))
+            if order != math.inf:  # all ranks add theirs, and copies count once
+                for axes in found:
+                    found[axes] /= math.prod(n for name, n in sizes.items() if name not in axes)
+            found = {grid.names: _sum(found.values(), order)}
+        powers = []
+        for axes, power in sorted(found.items()):
+            call = f"norm over the ranks (axis={'*'.join(axes)!r})"
+            powers.append(_sum(state.distribution.numbers_of_all(power, axes, call), order) if axes else power)
+        return _root(_sum(powers, order), order)
 
-def _once(arrays: list[Any], axes: tuple[str, ...], norm_type: float, scale: float) -> list[float]:
-    """The power of arrays that differ along `axes`, as an addend over all ranks of the mesh that counts copies once."""
-    grid: Any = state.grid
-    copies = math.prod(n for name, n in zip(grid.names, grid.sizes, strict=True) if name not in axes)
-    return [_power(arrays, norm_type, scale) / (1 if norm_type == math.inf else copies)]
+    return _scaled(norm, norm_type)
 
 
 def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
@@ -283,7 +278,14 @@ def norm_of(
         state.distribution.note_declaration("norm", Tensor(np.float64(total), grid.layout(labels)))
     # Where a label is Varying, the rank's own norm may be meant.
     if V not in labels and norm is not global_norm and state.distribution.is_norm_due():
-        _compare_norm(total, _norm_over_ranks(tensors, layouts, norm_type), norm_type)
+        right = _norm_over_ranks(tensors, layouts, norm_type)
+        if not (state.dry or not math.isfinite(right) or math.isclose(total, right, rel_tol=1e-3, abs_tol=1e-12)):
+            raise OptionError(
+                f"norm= returned {total:.6g}, and the norm of order {norm_type:g} of what all ranks hold together is "
+                f"{right:.6g}\n  needed: copies (R, I) count once, and parts (Shard, V) are summed over the ranks; a "
+                "sum over the ranks that includes copies counts them once per rank\n"
+                "  fix: leave norm= out, which is norm=optim.global_norm"
+            )
     return total
 
 
@@ -295,17 +297,6 @@ def _takes_two(norm: Any) -> bool:
     except ValueError:  # a builtin without a signature
         pass
     return True
-
-
-def _compare_norm(total: float, right: float, norm_type: float) -> None:
-    if state.dry or not math.isfinite(right) or math.isclose(total, right, rel_tol=1e-3, abs_tol=1e-12):
-        return
-    raise OptionError(
-        f"norm= returned {total:.6g}, and the norm of order {norm_type:g} of what all ranks hold together is "
-        f"{right:.6g}\n  needed: copies (R, I) count once, and parts (Shard, V) are summed over the ranks; a sum over "
-        "the ranks that includes copies counts them once per rank\n"
-        "  fix: leave norm= out, which is norm=optim.global_norm"
-    )
 
 
 def sum_of_squares(a: Any) -> float:
@@ -411,16 +402,14 @@ def clip_grad_norm_(
             f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
         )
     check_norm("clip_grad_norm_", norm)
-    if isinstance(parameters, Iterable) and not isinstance(parameters, Leaf):
-        parameters = list(parameters)
-    gradients = _gradients(parameters, "clip_grad_norm_")
+    given: Any = [parameters] if isinstance(parameters, Leaf) else parameters
+    given = list(given) if isinstance(given, Iterable) else given
+    gradients = _gradients(given, "clip_grad_norm_")
     layouts: list[Layout | None] = []
     if state.grid is not None:  # a parameter that has a gradient on some ranks only is included on all of them
-        given = [parameters] if isinstance(parameters, Leaf) else parameters
         layouts = [p.labelled(state.grid) for p in given]
     if (capture := current_capture()) is not None:
         if capture.records:
-            given = [parameters] if isinstance(parameters, Leaf) else parameters
             if norm is None and _is_plain(gradients, layouts, capture):
                 total = _clip_by_rows(gradients, max_norm, norm_type)
             else:
@@ -570,9 +559,7 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
     for i, p in enumerate(given):
         if not isinstance(p, Leaf):
             raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
-        holder = masters.get(id(p))
-        owner = None if holder is None else holder()
-        if owner is not None:
+        if (owner := masters.get(id(p))) is not None:
             p = owner.master_of(p)
         g = p.grad
         if g is None or is_absent(g.array):

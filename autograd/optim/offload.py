@@ -100,7 +100,7 @@ class Offload(OfCopies):
     ):  # fmt: skip
         check_count("Offload", 1, chunk_bytes=chunk_bytes)
         super().__init__(optimizer, params, args, kwargs, lambda p: copy_of(p, p.array))
-        self.parameters = self._held
+        self.parameters = self.held
         self.digest_every, self.optimizer.digest_every = self.optimizer.digest_every, 0
         self.calls = 0
         away = [i for i, p in enumerate(self.parameters) if runtime_of(type(p.array)) is not None]
