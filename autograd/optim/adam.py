@@ -10,7 +10,7 @@ import numpy as np
 from ..engine.leaves import Leaf
 from ..errors import ArgumentError
 from ..kernels import functions
-from .base import Optimizer, decrease
+from .base import Optimizer
 from .fused import Tables
 from .hyperparameters import check_numbers
 
@@ -18,10 +18,6 @@ __all__ = ["Adam", "AdamW"]
 
 _on_host = functions("adam", np.ndarray).adam
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-
-
-def _is_plain(a: Any, dtype: Any) -> bool:
-    return a.__class__ is np.ndarray and a.dtype == dtype and a.flags.c_contiguous
 
 
 class Adam(Optimizer):
@@ -144,13 +140,15 @@ class Adam(Optimizer):
         array = p.array
         self.count_step(i, p)
         first, second = self.first[i], self.second[i]
-        if not self.amsgrad and g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
+        if not self.amsgrad and g.dtype in _FLOATS and all(
+            a.__class__ is np.ndarray and a.dtype == g.dtype and a.flags.c_contiguous for a in (array, g, first, second)
+        ):
             _on_host(
                 array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
                 eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,
             )  # fmt: skip
             return
-        decrease(p, self.lr * self.direction(i, p, g))
+        p.array -= self.lr * self.direction(i, p, g)
 
     def count_step(self, i: int, p: Leaf) -> None:
         """Count a step of the i-th parameter, and make its averages at the first one, in the dtype of `p`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.leaves import Leaf
-from .base import Optimizer, decrease
+from .base import Optimizer
 
 __all__ = ["Adagrad", "RMSprop"]
 
@@ -82,7 +82,7 @@ class Adagrad(Optimizer):
         total = self.sums[i]
         total += g * g  # in place, so that a captured step finds it where it was
         self.sums[i] = total
-        decrease(p, self.lr / (1 + self.counts[i] * self.lr_decay) * (g / (np.sqrt(total) + self.eps)))
+        p.array -= self.lr / (1 + self.counts[i] * self.lr_decay) * (g / (np.sqrt(total) + self.eps))
         self.counts[i] += 1
 
 
@@ -168,7 +168,7 @@ class RMSprop(Optimizer):
                 v += step
                 step = v
             self.velocity[i] = step
-        decrease(p, self.lr * step)
+        p.array -= self.lr * step
 
     def _average(self, average: Any, value: Any) -> Any:
         new = (1 - self.alpha) * value

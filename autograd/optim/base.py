@@ -47,7 +47,7 @@ from .fused import ON_HOST, Rounding, split_by_kernels
 from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_flags, check_numbers
 
-__all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
+__all__ = ["Optimizer", "refuse_foreign_gradient"]
 
 
 def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
@@ -137,7 +137,6 @@ class Optimizer:
     run_updates: Callable[[Iterable[int], list[Any]], None] | None = None
     """Called by a step in the place of `update_some`, where something else decides when updates run (`Offload`)."""
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
-    _scratches: tuple[str, ...] = ()  # and those whose arrays, or None, hold nothing between two steps
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
     _switches: tuple[str, ...] = ()  # and of those that are False by default, and shown where they are not
     _flags: tuple[str, ...] = ()  # which of `_numbers` are True or False, as all `_switches` are
@@ -808,11 +807,3 @@ def _names_of_ringtape(kind: type) -> frozenset[str]:
         for line in get_instructions(unwrap(vars(each)["__init__"]))
         if line.opname == "STORE_ATTR" and (each is Optimizer or line.argval.startswith("_"))
     )  # fmt: skip
-
-
-def decrease(p: Leaf, change: Any) -> None:
-    """Subtract `change` from the array of `p`, in place unless it is a NumPy scalar."""
-    if isinstance(p.array, np.generic):
-        p.array = p.array - change
-    else:
-        p.array -= change

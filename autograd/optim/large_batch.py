@@ -20,7 +20,7 @@ from ..engine.tensor import Tensor
 from ..kernels import stands_for
 from ..layouts.layout import I, Layout, Rooted, V
 from .adam import Adam
-from .base import Optimizer, decrease
+from .base import Optimizer
 from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device, traced_norm
 
 __all__ = ["LAMB", "LARS"]
@@ -144,7 +144,7 @@ class LARS(Optimizer):
             v *= self.momentum  # in place, so that a captured step finds it where it was
             v += change
         self.velocity[i] = v
-        decrease(p, v)
+        p.array -= v
 
 
 class LAMB(Adam):
@@ -196,4 +196,4 @@ class LAMB(Adam):
         self.count_step(i, p)
         step = self.direction(i, p, g)
         p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
-        decrease(p, _times(self.lr * _ratio(p_norm, step_norm, lambda step_norm: p_norm / step_norm), step))
+        p.array -= _times(self.lr * _ratio(p_norm, step_norm, lambda step_norm: p_norm / step_norm), step)

@@ -12,7 +12,7 @@ from numpy import add, multiply, subtract
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
-from .base import _BARE, Optimizer, decrease
+from .base import _BARE, Optimizer
 from .fused import Tables
 from .hyperparameters import check_numbers
 
@@ -78,12 +78,10 @@ class SGD(Optimizer):
         self.maximize = maximize
         self.check()
         self.velocity: list[Any] = [None] * len(self.parameters)
-        self._scratch: list[Any] = [None] * len(self.parameters)
         self._small: _SmallParameters | None = None
         self._tables = Tables()
 
     _saved = ("velocity",)
-    _scratches = ("_scratch",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
     _switches = ("maximize",)
     _flags = ("nesterov",)
@@ -156,14 +154,7 @@ class SGD(Optimizer):
                 v += g if not self.dampening else (1 - self.dampening) * g
                 self.velocity[i] = v  # a NumPy scalar is not changed in place
             g = g + self.momentum * v if self.nesterov else v
-        if g.__class__ is np.ndarray and p.array.__class__ is np.ndarray:
-            scratch = self._scratch[i]
-            if scratch is None:
-                scratch = self._scratch[i] = np.empty_like(g)
-            np.multiply(g, self.lr, scratch)
-            p.array -= scratch
-        else:
-            decrease(p, self.lr * g)
+        p.array -= self.lr * g
 
 
 class _SmallParameters:

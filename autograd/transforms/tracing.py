@@ -762,9 +762,6 @@ class _Stepper:
             self._arrays.append((p, "array", made))
         is_own = not is_of_library(type(optimizer).__module__)
         own = vars(optimizer)
-        for name in optimizer._scratches:  # values of the trace
-            self._keep(own[name])
-            own[name][:] = [None] * len(own[name])
         for name in optimizer.own_names() if is_own else optimizer._saved:
             x = own[name]
             is_of_parameters = x.__class__ is list and len(x) == len(optimizer.parameters)

@@ -10,7 +10,6 @@ import numpy as np
 from autograd.engine.leaves import Leaf
 from autograd.errors import ArgumentError, OptionError
 from autograd.optim import Adam
-from autograd.optim.base import decrease
 from autograd.optim.hyperparameters import check_numbers
 
 from .compression import Compression
@@ -119,7 +118,7 @@ class CompressedAdam(Adam):
             # the root of the frozen second moment, where it is not below the floor
             v = self.second[i] / max(1 - self.betas[1] ** self.updates[i], np.finfo(np.float64).tiny)
             self._denominators[i] = np.sqrt(np.maximum(v, self.variance_floor * v.mean())) + self.eps
-        decrease(p, self.lr / (1 - b1 ** self.counts[i]) * (m / self._denominators[i]))
+        p.array -= self.lr / (1 - b1 ** self.counts[i]) * (m / self._denominators[i])
 
     def forget(self) -> None:
         super().forget()

@@ -18,7 +18,6 @@ from autograd.arrays.pairs import from_pairs, pairs_of
 from autograd.errors import DtypeError
 from autograd.kernels.momentum import LEAST
 from autograd.misc import flatten, optimizers
-from autograd.optim.base import decrease
 
 from ..arrays.devices import DEVICES
 from ..nn.torch_side import reference
@@ -287,7 +286,7 @@ class Signs(optim.Optimizer):
 
 class Decreasing(optim.Optimizer):
     def update(self, i: int, p: Any, g: Any) -> None:
-        decrease(p, self.lr * g)
+        p.array -= self.lr * g
 
 
 @pytest.mark.parametrize("of", [Signs, Decreasing])
