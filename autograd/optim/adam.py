@@ -118,9 +118,6 @@ class Adam(Optimizer):
     def _update_together(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         """Update parameters on a device that have taken equally many steps."""
 
-        def state() -> list[Any]:
-            return [[each[i] for i in members] for each in (self.first, self.second)]
-
         def numbers() -> dict[str, Any]:
             return {
                 "step": self.counts[members[0]], "lr": self.lr, "betas": self.betas, "eps": self.eps,
@@ -131,7 +128,7 @@ class Adam(Optimizer):
             for i in members:
                 self.counts[i] += 1
 
-        self._tables.update(self, "adam", kind, members, gradients, state, numbers, advance)
+        self._tables.update(self, "adam", kind, members, gradients, ("first", "second"), numbers, advance)
 
     def forget(self) -> None:
         self._tables = Tables()

@@ -35,19 +35,20 @@ class Tables:
 
     def update(
         self, optimizer: Any, kernel: str, kind: str, members: Sequence[int], gradients: Sequence[Any],
-        state: Callable[[], Sequence[Any]], numbers: Callable[[], dict[str, Any]],
-        advance: Callable[[], None] | None = None,
+        state: Sequence[str | None], numbers: Callable[[], dict[str, Any]], advance: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """Update some parameters of an optimizer by a kernel of the types `kind`, which has the name of its file.
 
-        `state` returns the present arrays of the state, a list or None for each column of the kernel, and `numbers` the
+        `state` has the name of the state for each column of the kernel, or None, and `numbers` returns the
         hyperparameters that it takes. `advance` is called before each replay of a captured step.
         """
         rounding, group = optimizer.rounding, optimizer._group
         copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
 
         def columns() -> list[Any]:
-            return [[optimizer.parameters[i].array for i in members], *state(), copies]
+            lists = [None if name is None else getattr(optimizer, name) for name in state]  # as they are at present
+            of_state = [None if each is None else [each[i] for i in members] for each in lists]
+            return [[optimizer.parameters[i].array for i in members], *of_state, copies]
 
         def options() -> dict[str, Any]:
             with optimizer.using(group):
@@ -81,9 +82,6 @@ class Tables:
             scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
             numbers=on_replay,
         )  # fmt: skip
-
-    def __deepcopy__(self, memo: Any) -> Tables:
-        return Tables()
 
     def __reduce__(self) -> Any:
         return Tables, ()

@@ -127,10 +127,6 @@ class SGD(Optimizer):
 
     def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
         """Update parameters on a device. The first velocity is the gradient, without dampening."""
-        has_velocity = bool(self.momentum)  # of this group
-
-        def state() -> list[Any]:
-            return [[self.velocity[i] for i in members] if has_velocity else None]
 
         def numbers() -> dict[str, Any]:
             return {
@@ -138,7 +134,8 @@ class SGD(Optimizer):
                 "nesterov": self.nesterov,
             }  # fmt: skip
 
-        self._tables.update(self, "momentum", kind, members, gradients, state, numbers)
+        state = "velocity" if self.momentum else None
+        self._tables.update(self, "momentum", kind, members, gradients, [state], numbers)
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
