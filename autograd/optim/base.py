@@ -52,7 +52,8 @@ __all__ = ["Optimizer", "refuse_foreign_gradient"]
 
 def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
     """Raise an error unless all are different leaves with a floating dtype that require a gradient."""
-    for p in parameters:
+    seen: dict[int, int] = {}
+    for i, p in enumerate(parameters):
         if not isinstance(p, Leaf):
             raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
         if not is_inexact(p.array.dtype):
@@ -65,8 +66,6 @@ def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
                 "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
                 "ag.tensor(array)"
             )
-    seen: dict[int, int] = {}
-    for i, p in enumerate(parameters):
         first = seen.setdefault(id(p), i)
         if first != i:
             raise OptionError(
@@ -294,55 +293,48 @@ class Optimizer:
                     self._tell_updates()
         else:
             self._step()
+        self._note_use(keep)
+
+    def _note_use(self, keep: bool) -> None:
+        """Warn of gradients that are used twice, and mark them as used, the 1st, 2nd, 4th, ... time, until it was told.
+
+        A step that is replayed calls it, too.
+        """
         if self._used is not None:
             self._warn_of_use()
         if not self.steps & (self.steps - 1) and not keep and current_capture() is None:
-            self._mark_gradients()
-
-    def _note_use(self, keep: bool) -> None:
-        """Warn of gradients that are used twice, and mark them, as `step` does, in a step that is replayed."""
-        if self._used is not None:
-            self._warn_of_use()
-        if not self.steps & (self.steps - 1) and not keep:
-            self._mark_gradients()
+            if self._marks is None or not self._marks.told:
+                self._used = self._marks = Used(f"{type(self).__name__}.step()", find_site())
+                self._used.mark(self.parameters)
 
     def _tell_updates(self) -> None:
         """Emit an update of each parameter that had a gradient."""
         for p in self.parameters:
             if p._grad is not None:
-                name = f"{type(self).__name__} {p.name}".strip()
-                with events.emitting("update", name, self, p):
-                    pass
-                events.emit("end", "update", name, self, p)
-
-    def _mark_gradients(self) -> None:
-        """Mark the gradients as used, the 1st, 2nd, 4th, ... time, until a second use was told."""
-        if self._marks is None or not self._marks.told:
-            self._used = self._marks = Used(f"{type(self).__name__}.step()", find_site())
-            self._used.mark(self.parameters)
+                for edge in ("begin", "end"):
+                    events.emit(edge, "update", f"{type(self).__name__} {p.name}".strip(), self, p)
 
     def _warn_of_use(self) -> None:
         """Warn if a gradient is still the one that the step before has used and marked."""
         mark, self._used = self._used, None
         if mark is None or mark.told or not any(map(mark.is_of, self.parameters)):
             return
-        mark.told = True
-        if mark.added is not None:
-            warnings.warn_explicit(
-                f"backward adds to gradients that {mark.who} at {short_site(*mark.site)} has used already, and "
-                f"{type(self).__name__}.step() at {short_site(*find_site())} uses them a second time\n"
-                "  fix: optimizer.zero_grad() after step(), or before backward\n"
-                "  or:  optimizer.step(keep=True), if the sum over several steps is meant",
-                GradientWarning, *mark.added,
-            )  # fmt: skip
-            return
-        warnings.warn_explicit(
-            f"{type(self).__name__}.step() uses gradients that {mark.who} at {short_site(*mark.site)} has used "
-            "already, so each of them counts twice\n"
+        mark.told, place = True, find_site()
+        who, used_by = f"{type(self).__name__}.step()", f"{mark.who} at {short_site(*mark.site)}"
+        text = (
+            f"{who} uses gradients that {used_by} has used already, so each of them counts twice\n"
             "  fix: optimizer.zero_grad() after step(), and tape.backward(loss) before the next one\n"
-            "  or:  optimizer.step(keep=True) the first time, if that is meant",
-            GradientWarning, *find_site(),
-        )  # fmt: skip
+            "  or:  optimizer.step(keep=True) the first time, if that is meant"
+        )
+        if mark.added is not None:
+            text = (
+                f"backward adds to gradients that {used_by} has used already, and {who} at {short_site(*place)} uses "
+                "them a second time\n"
+                "  fix: optimizer.zero_grad() after step(), or before backward\n"
+                "  or:  optimizer.step(keep=True), if the sum over several steps is meant"
+            )
+            place = mark.added
+        warnings.warn_explicit(text, GradientWarning, *place)
 
     def _set_rates(self) -> None:
         """Set the learning rates that follow a schedule, and check all."""
@@ -593,13 +585,8 @@ class Optimizer:
 
     def has_new_numbers(self) -> bool:
         """Whether a hyperparameter has changed since the last call of this method."""
-        now = self._read(self)
-        if self._has_groups:
-            now = now, [dict(group.own) for group in self._groups]
-        if now == self._known:
-            return False
-        self._known = now
-        return True
+        before, self._known = self._known, (self._read(self), [dict(group.own) for group in self._groups])
+        return bool(before != self._known)
 
     def own_names(self) -> list[str]:
         """The names of the attributes that not every optimizer has, without those private to ringtape."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, NoReturn
 
@@ -209,11 +210,10 @@ def names_of(optimizer: Any) -> Names:
 def _keys(names: Iterable[Any]) -> dict[Any, int]:
     """By name, the place in the list; names that occur again are told apart by how often they have occurred."""
     found: dict[Any, int] = {}
+    occurrences: Counter[Any] = Counter()
     for i, name in enumerate(names):
-        occurrences = 0
-        while (name, occurrences) in found:
-            occurrences += 1
-        found[name, occurrences] = i
+        found[name, occurrences[name]] = i
+        occurrences[name] += 1
     return found
 
 

@@ -284,12 +284,8 @@ class MasterWeights(OfCopies):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and master weights to None."""
-        if state.recorder is not None:
-            recorded(_begin, Whole(self), set_to_none, changes="keys", name="zero_grad")
-            recorded(remove_gradients, *map(Whole, self.held), changes=True, name="zero_grad")
-            return
-        super().zero_grad(set_to_none)
-        self._is_finite, self._flags = True, []
+        recorded(_begin, Whole(self), set_to_none, changes="keys", name="zero_grad")
+        recorded(remove_gradients, *map(Whole, self.held), changes=True, name="zero_grad")
 
     def unscale(self) -> None:
         """Move the gradients of the parameters, divided by the loss scale, to the master weights, in float32.

@@ -303,7 +303,7 @@ def sum_of_squares(a: Any) -> float:
     """The sum of the squares of the elements of a host array in double precision, in an order that its size fixes."""
     if a.dtype.kind == "c":
         return sum_of_squares(a.real) + sum_of_squares(a.imag)
-    return _sum_of(_squares(a))
+    return math.fsum(_squares(a))
 
 
 def _squares(a: Any) -> tuple[Any, ...]:
@@ -343,10 +343,6 @@ def traced_norm(a: Any) -> Any:
 
 
 _PART = 8192  # so that a part in double precision stays in the cache
-
-
-def _sum_of(parts: tuple[Any, ...]) -> float:
-    return float(parts[0]) if len(parts) == 1 else math.fsum(parts)
 
 
 @typed_errors
@@ -465,7 +461,7 @@ def _total_and_factor(
 
     def norm(order: float, scale: float) -> float:
         is_of_parts = parts and order == 2.0 and scale == 1.0
-        return _root(_sum(map(_sum_of, parts), order) if is_of_parts else _power([*arrays], order, scale), order)
+        return _root(_sum(map(math.fsum, parts), order) if is_of_parts else _power([*arrays], order, scale), order)
 
     total = _scaled(norm, norm_type)
     scale = float(max_norm) / (total + 1e-6)

@@ -292,11 +292,7 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     """
     check_numbers("lambda_lr", lr=lr)
     check_callable(lr_lambda, "lambda_lr")
-
-    def rate(step: int) -> float:
-        return lr * lr_lambda(step)
-
-    return rate
+    return lambda step: lr * lr_lambda(step)
 
 
 @_typed
