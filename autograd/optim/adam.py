@@ -102,10 +102,8 @@ class Adam(Optimizer):
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
         check_numbers(caller, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
 
-    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
-        if self.amsgrad:  # the kernels have no third average
-            return {}, [i for i in indices if gradients[i] is not None]
-        return super().fused(indices, gradients)
+    def _has_kernels(self) -> bool:
+        return not self.amsgrad and super()._has_kernels()  # they have no third average
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         steps: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import notebook
 from ..arrays.capture import Whole, current_capture, recorded, refuse
-from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device
+from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device, runtime_of
 from ..arrays.half import is_half, rounded
 from ..arrays.pairs import from_pairs, pairs_of
 from ..arrays.shape_only import DRY, Shaped, is_absent
@@ -39,22 +39,23 @@ from ..errors import (
     short_site,
     typed_errors,
 )
+from ..kernels import functions
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
 from ..whole import OwnedState, Stored, part_of, whole_of
-from .fused import ON_HOST, Rounding, split_by_kernels
+from .fused import ON_HOST, Rounding
 from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_flags, check_numbers
 
-__all__ = ["Optimizer", "refuse_foreign_gradient"]
+__all__ = ["Optimizer", "check_parameters", "refuse_foreign_gradient"]
 
 
-def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
-    """Raise an error unless all are different leaves with a floating dtype that require a gradient."""
+def check_parameters(caller: str, parameters: Sequence[Any], kind: type[Leaf] = Leaf) -> None:
+    """Raise an error unless all are different leaves of a kind with a floating dtype that require a gradient."""
     seen: dict[int, int] = {}
     for i, p in enumerate(parameters):
-        if not isinstance(p, Leaf):
+        if not isinstance(p, kind):
             raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
         if not is_inexact(p.array.dtype):
             raise DtypeError(
@@ -154,7 +155,7 @@ class Optimizer:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
-        _check_parameters(caller, self.parameters)
+        check_parameters(caller, self.parameters)
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
         self.scheduled = self.lr  # the rate that the schedule has set
@@ -293,7 +294,8 @@ class Optimizer:
                     self._tell_updates()
         else:
             self._step()
-        self._note_use(keep)
+        if self._used is not None or not self.steps & (self.steps - 1):
+            self._note_use(keep)
 
     def _note_use(self, keep: bool) -> None:
         """Warn of gradients that are used twice, and mark them as used, the 1st, 2nd, 4th, ... time, until it was told.
@@ -480,12 +482,27 @@ class Optimizer:
     def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
         """The indices of parameters that `update_fused` updates, by types of kernels, and those that `update` does.
 
-        Parameters without a gradient are in neither.
+        The first are contiguous, of float32 or float64, and on a device with a runtime; their gradients are of the same
+        dtype, or of 16 bits. Parameters without a gradient are in neither.
         """
-        of = next(cls for cls in type(self).__mro__ if "update" in vars(cls))
-        if "update_fused" not in vars(of):  # a subclass that has an `update` of its own and no kernels for it
-            return {}, [i for i in indices if gradients[i] is not None]
-        return split_by_kernels(indices, self.parameters, gradients, self.rounding)
+        fused: dict[str, list[int]] = {}
+        others: list[int] = []
+        has_kernels, rounding = self._has_kernels(), self.rounding
+        for i in indices:
+            p, g, kind = self.parameters[i].array, gradients[i], None
+            if g is None:
+                continue
+            if (
+                has_kernels and type(p) is type(g) and runtime_of(type(p)) is not None and p.shape == g.shape
+                and p.flags.c_contiguous
+            ):  # fmt: skip
+                kind = functions("adam", type(p)).kind_of(p, g, None if rounding is None else rounding.copies[i])
+            (others if kind is None else fused.setdefault(kind, [])).append(i)
+        return fused, others
+
+    def _has_kernels(self) -> bool:
+        """Whether `update_fused` does what `update` does: a subclass may have an `update` of its own alone."""
+        return "update_fused" in vars(next(cls for cls in type(self).__mro__ if "update" in vars(cls)))
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         """Update some parameters on a device by a kernel. A class defines it beside `update` if it has such kernels."""
@@ -515,11 +532,9 @@ class Optimizer:
                         "Adam, AdamW or SGD, and contiguous parameters of float32 or float64 on a GPU",
                     )
                 dtype = p.array.dtype
-                if dtype.char in "fd":
-                    self.update(i, p, g)
-                elif dtype.kind == "c":
+                if dtype.kind == "c":
                     self._update_as_pairs(i, p, g)
-                elif is_half(dtype):
+                elif dtype.itemsize == 2 and is_half(dtype):  # the first test costs less
                     self._update_in_float32(i, p, g)
                 else:
                     self.update(i, p, g)

@@ -10,8 +10,7 @@ import numpy as np
 
 from ..arrays.half import is_half
 from ..engine.leaves import Leaf, Parameter
-from ..errors import ArgumentError, OptionError
-from .base import Optimizer
+from .base import Optimizer, check_parameters
 from .groups import split
 
 __all__ = ["OfCopies", "copy_of", "wide_dtype"]
@@ -42,25 +41,14 @@ class OfCopies:
         self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]],
         args: Sequence[Any], kwargs: Mapping[str, Any], copy: Callable[[Leaf], Parameter],
     ):  # fmt: skip
-        self.held: list[Leaf] = []  # the parameters, of which the optimizer has copies
-        made: list[dict[str, Any]] = []
-        for members, own in split(type(self).__name__, params):
-            for p in members:
-                self._check(p)
-                self.held.append(p)
-            made.append({"params": [copy(p) for p in members], **own})
+        groups = split(type(self).__name__, params)
+        self.held = [p for members, _ in groups for p in members]  # of which the optimizer has copies
+        check_parameters(type(self).__name__, self.held, Parameter)
+        made: list[dict[str, Any]] = [{"params": [copy(p) for p in members], **own} for members, own in groups]
         self._copies: list[Leaf] = [m for each in made for m in each["params"]]
         is_plain = len(made) == 1 and len(made[0]) == 1
         self.optimizer = optimizer(self._copies if is_plain else made, *args, **kwargs)
         self._known = [p.array for p in self.held]  # to see that a parameter was assigned
-
-    def _check(self, p: Any) -> None:
-        own = type(self).__name__
-        if not isinstance(p, Parameter):
-            raise ArgumentError(f"{own}: {type(p).__name__} was given; needed: Parameters")
-        if any(p is other for other in self.held):
-            name = p.name or f"parameter {len(self.held)}"
-            raise OptionError(f"{own}: {name} was given twice; needed: each parameter once")
 
     @property
     def lr(self) -> float:

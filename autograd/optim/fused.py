@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..arrays.device import runtime_of
 from ..errors import CaptureError
 from ..kernels import functions
 
-__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "is_supported", "split_by_kernels", "squares"]
+__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "is_supported", "squares"]
 
 
 ON_HOST = frozenset((np.ndarray, type(None)))
@@ -85,30 +85,6 @@ class Tables:
 
     def __reduce__(self) -> Any:
         return Tables, ()
-
-
-def split_by_kernels(
-    indices: Iterable[int], parameters: Sequence[Any], gradients: Sequence[Any], rounding: Rounding | None
-) -> tuple[dict[str, list[int]], list[int]]:
-    """The indices of parameters that kernels of a device update, by the types of the kernels, and the others.
-
-    A parameter is contiguous, of float32 or float64, and on a device with a runtime; its gradient is of the same dtype,
-    or of 16 bits. Parameters without a gradient are left out.
-    """
-    fused: dict[str, list[int]] = {}
-    others: list[int] = []
-    for i in indices:
-        g = gradients[i]
-        if g is None:
-            continue
-        p, kind = parameters[i].array, None
-        if type(p) is type(g) and runtime_of(type(p)) is not None and p.shape == g.shape and p.flags.c_contiguous:
-            kind = functions("adam", type(p)).kind_of(p, g, None if rounding is None else rounding.copies[i])
-        if kind is None:
-            others.append(i)
-        else:
-            fused.setdefault(kind, []).append(i)
-    return fused, others
 
 
 def is_supported(x: Any) -> bool:

@@ -253,6 +253,13 @@ class MasterWeights(OfCopies):
     ):  # fmt: skip
         super().__init__(optimizer, params, args, kwargs, lambda p: copy_of(p, _widened(p.array)))
         self.parameters = self._copies
+        for i, p in enumerate(self.held):
+            if id(p) in masters:
+                raise OptionError(
+                    f"MasterWeights: {p.name or f'parameter {i}'} has a master weight of another optimizer; needed: "
+                    "one, or the parameter would follow the one that was updated last\n"
+                    "  fix: give model.parameters() to one optimizer"
+                )
         self.scaler = LossScaler() if scaler is None else scaler
         if not isinstance(self.scaler, LossScaler):
             raise ArgumentError(f"MasterWeights: scaler={scaler!r} was given; needed: a LossScaler")
@@ -268,15 +275,6 @@ class MasterWeights(OfCopies):
         self._flags: list[Any] = []  # on a device without kernels: whether gradients are finite, read once a step
         self._places = {id(p): i for each in (self.held, self.parameters) for i, p in enumerate(each)}
         masters.update(dict.fromkeys(self._places, self))
-
-    def _check(self, p: Any) -> None:
-        super()._check(p)
-        if id(p) in masters:
-            raise OptionError(
-                f"MasterWeights: {p.name or f'parameter {len(self.held)}'} has a master weight of another optimizer; "
-                "needed: one, or the parameter would follow the one that was updated last\n"
-                "  fix: give model.parameters() to one optimizer"
-            )
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the loss scale, recorded on the tape; see `LossScaler.scale`."""
