@@ -17,15 +17,13 @@ from ..arrays.shape_only import DRY, Shaped
 from ..engine.state import no_grad, state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, ObjectiveError, typed_errors
-from ..layouts.layout import Layout, Shard
-from .basis import Basis, is_copied
+from ..layouts.layout import C, I, Layout, Shard
+from .basis import Basis
 from .reverse import warn_if_constant
 from .traced import Function, Traced, zeros_like
 from .wrapping import Argnum, like, nary
 
 __all__ = ["hessian", "jacobian"]
-
-MODES = ("reverse", "forward")
 
 
 @typed_errors
@@ -81,7 +79,7 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
     array([[ 2.,  0.],
            [ 0., 40.]])
     """
-    _check_mode("jacobian", mode, MODES)
+    _check_mode("jacobian", mode, ("reverse", "forward"))
     return nary("jacobian", _jacobian, fun, argnum, mode)
 
 
@@ -159,8 +157,9 @@ def _cheaper_mode(traced: Traced) -> str:
     Reverse, too, where a user's primitive has no forward rule. The transpose of its reverse rule would call that rule
     with Tensors, and rules of HIPS autograd's programs may compute with functions of any library.
     """
-    if not all(is_copied(x.layout) for x in (*traced.inputs, *traced.outputs)):
-        return "reverse"
+    layouts = [x.layout for x in (*traced.inputs, *traced.outputs) if x.layout is not None]
+    if any(label is not I and label is not C for layout in layouts for label in layout.labels):
+        return "reverse"  # a value and its cotangent are not equal on all ranks
     if 2 * _count(traced.inputs) > _count(traced.outputs) or traced.has_only_reverse_rules:
         return "reverse"
     return "forward"

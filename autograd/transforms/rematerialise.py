@@ -140,18 +140,11 @@ class Segment:
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
             for a, p, (_, layout) in zip(arrays_of(node), parents_of(node), self.operands, strict=True)
         ]
-        active, inside, repeats = state.recording, state.in_rules, state.repeats
-        state.in_rules = state.repeats = True  # the first run has compared its constants
-        if not record:
-            state.recording = None
-        try:
-            with self._state_of_first_run(), Tape() as tape:
-                tape.recording.takes_unrecorded |= not record  # as the first run did
-                if not record:
-                    tape.recording.scale = False  # the first run was examined
-                outputs, _ = self.run(operands)
-        finally:
-            state.recording, state.in_rules, state.repeats = active, inside, repeats
+        with self._state_of_first_run(record), Tape() as tape:
+            tape.recording.takes_unrecorded |= not record  # as the first run did
+            if not record:
+                tape.recording.scale = False  # the first run was examined
+            outputs, _ = self.run(operands)
         if [_signature(y) for y in outputs] != self.outputs:
             shown = [tuple(map(str, _signature(y))) for y in outputs]
             raise TapeError(
@@ -174,12 +167,15 @@ class Segment:
         return tape, outputs
 
     @contextmanager
-    def _state_of_first_run(self) -> Iterator[None]:
-        """Restore the random state, the mesh and the entered contexts of the first run."""
+    def _state_of_first_run(self, record: bool) -> Iterator[None]:
+        """Restore the random state, the mesh and the entered contexts of the first run, for another one."""
         now = recorded(random.get_state, name="random state")
-        grid, distribution, contexts = state.grid, state.distribution, state.contexts
+        names = "grid", "distribution", "contexts", "recording", "in_rules", "repeats"
+        before = [getattr(state, name) for name in names]
         recorded(random.set_state, self.random_state, changes="keys", name="random state")
         state.grid, state.distribution, state.contexts = self.grid, self.distribution, self.contexts
+        state.recording = state.recording if record else None
+        state.in_rules = state.repeats = True  # the first run has compared its constants
         try:
             with rewound(self.sources), ExitStack() as entered:
                 for enter in self.contexts:
@@ -187,7 +183,8 @@ class Segment:
                 yield
         finally:
             recorded(random.set_state, now, changes="keys", name="random state")
-            state.grid, state.distribution, state.contexts = grid, distribution, contexts
+            for name, value in zip(names, before, strict=True):
+                setattr(state, name, value)
 
 
 def _signature(y: Any) -> tuple[Any, ...]:
