@@ -10,7 +10,7 @@ import numpy as np
 from ..engine.leaves import Leaf
 from ..errors import ArgumentError
 from ..kernels import functions
-from .base import Optimizer
+from .base import Optimizer, decayed
 from .fused import Tables
 from .hyperparameters import check_numbers
 
@@ -157,12 +157,7 @@ class Adam(Optimizer):
         t = self.counts[i]
         if self.weight_decay and not self.decoupled:
             g = g + self.weight_decay * p.array
-        m, v = self.first[i], self.second[i]
-        m *= b1  # in place, so that a captured step finds it where it was
-        m += (1 - b1) * g
-        v *= b2
-        v += (1 - b2) * (g * g)
-        self.first[i], self.second[i] = m, v
+        m, v = decayed(self.first, i, b1, (1 - b1) * g), decayed(self.second, i, b2, (1 - b2) * (g * g))
         if self.amsgrad:
             self._save_largest()
             largest = self.largest[i]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.leaves import Leaf
-from .base import Optimizer
+from .base import Optimizer, decayed
 
 __all__ = ["Adagrad", "RMSprop"]
 
@@ -79,10 +79,8 @@ class Adagrad(Optimizer):
             g = g + self.weight_decay * p.array
         if self.sums[i] is None:
             self.sums[i] = np.full_like(g, self.initial_accumulator_value)
-        total = self.sums[i]
-        total += g * g  # in place, so that a captured step finds it where it was
-        self.sums[i] = total
-        p.array -= self.lr / (1 + self.counts[i] * self.lr_decay) * (g / (np.sqrt(total) + self.eps))
+        self.sums[i] += g * g  # in place, so that a captured step finds it where it was
+        p.array -= self.lr / (1 + self.counts[i] * self.lr_decay) * (g / (np.sqrt(self.sums[i]) + self.eps))
         self.counts[i] += 1
 
 
@@ -156,24 +154,11 @@ class RMSprop(Optimizer):
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
             g = g + self.weight_decay * p.array
-        square = self.squares[i] = self._average(self.squares[i], g * g)
+        square = decayed(self.squares, i, self.alpha, (1 - self.alpha) * (g * g))
         if self.centered:
-            mean = self.averages[i] = self._average(self.averages[i], g)
+            mean = decayed(self.averages, i, self.alpha, (1 - self.alpha) * g)
             square = square - mean * mean
         step = g / (np.sqrt(square) + self.eps)
         if self.momentum:
-            v = self.velocity[i]
-            if v is not None:  # in place, so that a captured step finds it where it was
-                v *= self.momentum
-                v += step
-                step = v
-            self.velocity[i] = step
+            step = decayed(self.velocity, i, self.momentum, step)
         p.array -= self.lr * step
-
-    def _average(self, average: Any, value: Any) -> Any:
-        new = (1 - self.alpha) * value
-        if average is None:
-            return new
-        average *= self.alpha
-        average += new
-        return average  # a NumPy scalar is another one

@@ -48,7 +48,7 @@ from .fused import ON_HOST, Rounding
 from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_flags, check_numbers
 
-__all__ = ["Optimizer", "check_parameters", "refuse_foreign_gradient"]
+__all__ = ["Optimizer", "check_parameters", "decayed", "refuse_foreign_gradient"]
 
 
 def check_parameters(caller: str, parameters: Sequence[Any], kind: type[Leaf] = Leaf) -> None:
@@ -809,3 +809,15 @@ def _names_of_ringtape(kind: type) -> frozenset[str]:
         for line in get_instructions(unwrap(vars(each)["__init__"]))
         if line.opname == "STORE_ATTR" and (each is Optimizer or line.argval.startswith("_"))
     )  # fmt: skip
+
+
+def decayed(sums: list[Any], i: int, decay: float, x: Any) -> Any:
+    """Return the i-th decayed sum with another term, ``decay sum + x``, which takes its place; the first sum is `x`."""
+    total = sums[i]
+    if total is None:
+        total = x
+    else:
+        total *= decay  # in place, so that a captured step finds it where it was
+        total += x
+    sums[i] = total  # a NumPy scalar is another one
+    return total

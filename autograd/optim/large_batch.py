@@ -20,7 +20,7 @@ from ..engine.tensor import Tensor
 from ..kernels import stands_for
 from ..layouts.layout import I, Layout, Rooted, V
 from .adam import Adam
-from .base import Optimizer
+from .base import Optimizer, decayed
 from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device, traced_norm
 
 __all__ = ["LAMB", "LARS"]
@@ -137,14 +137,7 @@ class LARS(Optimizer):
             p_norm, g_norm, lambda g_norm: self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
         )
         change = _times(scale, g + self.weight_decay * p.array if self.weight_decay else g)
-        v = self.velocity[i]
-        if v is None:
-            v = change
-        else:
-            v *= self.momentum  # in place, so that a captured step finds it where it was
-            v += change
-        self.velocity[i] = v
-        p.array -= v
+        p.array -= decayed(self.velocity, i, self.momentum, change)
 
 
 class LAMB(Adam):

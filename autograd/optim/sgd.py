@@ -12,7 +12,7 @@ from numpy import add, multiply, subtract
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
-from .base import _BARE, Optimizer
+from .base import _BARE, Optimizer, decayed
 from .fused import Tables
 from .hyperparameters import check_numbers
 
@@ -147,9 +147,7 @@ class SGD(Optimizer):
             elif not (self.dampening or self.nesterov) and _on_host(p.array, v, g, self.lr, self.momentum):
                 return
             else:
-                v *= self.momentum
-                v += g if not self.dampening else (1 - self.dampening) * g
-                self.velocity[i] = v  # a NumPy scalar is not changed in place
+                v = decayed(self.velocity, i, self.momentum, (1 - self.dampening) * g if self.dampening else g)
             g = g + self.momentum * v if self.nesterov else v
         p.array -= self.lr * g
 

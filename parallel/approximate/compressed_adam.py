@@ -10,6 +10,7 @@ import numpy as np
 from autograd.engine.leaves import Leaf
 from autograd.errors import ArgumentError, OptionError
 from autograd.optim import Adam
+from autograd.optim.base import decayed
 from autograd.optim.hyperparameters import check_numbers
 
 from .compression import Compression
@@ -111,9 +112,7 @@ class CompressedAdam(Adam):
         if self.weight_decay:
             g = g + self.weight_decay * p.array
         b1, _ = self.betas
-        m = self.first[i]
-        m *= b1
-        m += (1 - b1) * g
+        m = decayed(self.first, i, b1, (1 - b1) * g)
         if i not in self._denominators:
             # the root of the frozen second moment, where it is not below the floor
             v = self.second[i] / max(1 - self.betas[1] ** self.updates[i], np.finfo(np.float64).tiny)
