@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,23 +111,19 @@ class Adam(Optimizer):
         for i in members:
             self.count_step(i, self.parameters[i])
             steps.setdefault(self.counts[i], []).append(i)
-        for together in steps.values():
-            self._update_together(kind, together, gradients)
+        for together in steps.values():  # which have taken equally many steps
+            numbers, advance = partial(self._numbers_of_kernel, together[0]), partial(self._advance_counts, together)
+            self._tables.update(self, "adam", kind, together, gradients, ("first", "second"), numbers, advance)
 
-    def _update_together(self, kind: str, members: list[int], gradients: list[Any]) -> None:
-        """Update parameters on a device that have taken equally many steps."""
+    def _numbers_of_kernel(self, i: int) -> dict[str, Any]:
+        return {
+            "step": self.counts[i], "lr": self.lr, "betas": self.betas, "eps": self.eps,
+            "weight_decay": self.weight_decay, "decoupled": self.decoupled,
+        }  # fmt: skip
 
-        def numbers() -> dict[str, Any]:
-            return {
-                "step": self.counts[members[0]], "lr": self.lr, "betas": self.betas, "eps": self.eps,
-                "weight_decay": self.weight_decay, "decoupled": self.decoupled,
-            }  # fmt: skip
-
-        def advance() -> None:
-            for i in members:
-                self.counts[i] += 1
-
-        self._tables.update(self, "adam", kind, members, gradients, ("first", "second"), numbers, advance)
+    def _advance_counts(self, members: list[int]) -> None:
+        for i in members:
+            self.counts[i] += 1
 
     def forget(self) -> None:
         self._tables = Tables()

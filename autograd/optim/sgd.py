@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,21 +122,18 @@ class SGD(Optimizer):
         new = [i for i in members if self.momentum and self.velocity[i] is None]
         for i in new:
             self.velocity[i] = np.zeros_like(self.parameters[i].array)
+        state = "velocity" if self.momentum else None
+        # the first velocity is the gradient, without dampening
         for together, dampening in (new, 0.0), ([i for i in members if i not in new], self.dampening):
             if together:
-                self._update_together(kind, together, gradients, dampening)
+                numbers = partial(self._numbers_of_kernel, 1 - dampening)
+                self._tables.update(self, "momentum", kind, together, gradients, [state], numbers)
 
-    def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
-        """Update parameters on a device. The first velocity is the gradient, without dampening."""
-
-        def numbers() -> dict[str, Any]:
-            return {
-                "lr": self.lr, "keep": self.momentum, "share": 1 - dampening, "weight_decay": self.weight_decay,
-                "nesterov": self.nesterov,
-            }  # fmt: skip
-
-        state = "velocity" if self.momentum else None
-        self._tables.update(self, "momentum", kind, members, gradients, [state], numbers)
+    def _numbers_of_kernel(self, share: float) -> dict[str, Any]:
+        return {
+            "lr": self.lr, "keep": self.momentum, "share": share, "weight_decay": self.weight_decay,
+            "nesterov": self.nesterov,
+        }  # fmt: skip
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
