@@ -36,6 +36,7 @@ from ..errors import (
     OptionError,
     ShapeError,
     find_site,
+    short,
     short_site,
     typed_errors,
 )
@@ -46,7 +47,7 @@ from ..layouts.rank_values import rank_axes
 from ..whole import OwnedState, Stored, part_of, whole_of
 from .fused import ON_HOST, Rounding
 from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
-from .hyperparameters import check_count, check_flags, check_numbers
+from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "check_parameters", "decayed", "refuse_foreign_gradient"]
 
@@ -193,8 +194,11 @@ class Optimizer:
         """Raise an error for a hyperparameter that is out of range, in any group. Constructors call it at their end."""
         for group in self._groups:
             with self.using(group):
-                flags = {name: getattr(self, name) for name in (*self._flags, *self._switches)}
-                check_flags(type(self).__name__, **flags)
+                for name in (*self._flags, *self._switches):
+                    x = getattr(self, name)
+                    if not isinstance(x, bool | np.bool_):  # an array or a number may belong to another argument
+                        own = type(self).__name__
+                        raise ArgumentError(f"{own}: {name}={short(x)} was given; needed: True or False")
                 self.check_numbers()
 
     def check_numbers(self) -> None:
@@ -298,13 +302,10 @@ class Optimizer:
             self._note_use(keep)
 
     def _note_use(self, keep: bool) -> None:
-        """Warn of gradients that are used twice, and mark them as used, the 1st, 2nd, 4th, ... time, until it was told.
-
-        A step that is replayed calls it, too.
-        """
+        """Warn of gradients that are used twice, and mark them as used; a step that is replayed calls it, too."""
         if self._used is not None:
             self._warn_of_use()
-        if not self.steps & (self.steps - 1) and not keep and current_capture() is None:
+        if not self.steps & (self.steps - 1) and not keep and current_capture() is None:  # the 1st, 2nd, 4th, ... time
             if self._marks is None or not self._marks.told:
                 self._used = self._marks = Used(f"{type(self).__name__}.step()", find_site())
                 self._used.mark(self.parameters)
@@ -403,10 +404,23 @@ class Optimizer:
         gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
         plain = all(p.owns and p.array.__class__ is np.ndarray for p in parameters)
         complete = plain and all(g is not None for g in gradients)
-        is_first = (self.steps if state.distribution is ALONE else self.calls) == 1
-        if is_first and not any(g is not None for g in gradients):
-            self._warn_of_no_gradient()
         self._accepted = [p.layout for p in parameters] if complete else []
+        alone = state.distribution is ALONE
+        is_first = (self.steps if alone else self.calls) == 1
+        if is_first and all(g is None for g in gradients) and not all(is_absent(p.array) for p in parameters):
+            fix = "call tape.backward(loss) before it" if alone else (
+                "call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), "
+                "pass the Tensor h, and not h.numpy() or stop_gradient(h)"
+            )  # fmt: skip
+            warnings.warn_explicit(
+                f"{type(self).__name__}.step(): none of the {len(parameters)} parameters has a gradient"
+                f"{'' if alone else ' on this rank'}, so the step changes nothing\n"
+                f"  fix: {fix}\n"
+                "  or:  zero_grad() after step(), or before backward: between them it removes the gradients\n"
+                "  or:  make the optimizer after the last parameter of the model was replaced (model.weight = "
+                "ag.Parameter(...)), and of this model: it updates those that it was given",
+                GradientWarning, *find_site(),
+            )  # fmt: skip
         return gradients
 
     def _step(self) -> None:
@@ -432,36 +446,13 @@ class Optimizer:
         else:
             self.run_updates(range(len(parameters)), gradients)
 
-    def _warn_of_no_gradient(self) -> None:
-        if all(is_absent(p.array) for p in self.parameters):
-            return
-        alone = state.distribution is ALONE
-        fix = "call tape.backward(loss) before it" if alone else (
-            "call tape.backward(loss) on this rank too; and where a value leaves the rank, as in send(h, ...), pass "
-            "the Tensor h, and not h.numpy() or stop_gradient(h)"
-        )  # fmt: skip
-        warnings.warn_explicit(
-            f"{type(self).__name__}.step(): none of the {len(self.parameters)} parameters has a gradient"
-            f"{'' if alone else ' on this rank'}, so the step changes nothing\n"
-            f"  fix: {fix}\n"
-            "  or:  zero_grad() after step(), or before backward: between them it removes the gradients\n"
-            "  or:  make the optimizer after the last parameter of the model was replaced (model.weight = "
-            "ag.Parameter(...)), and of this model: it updates those that it was given",
-            GradientWarning, *find_site(),
-        )  # fmt: skip
-
     def _accept(self, i: int, p: Leaf) -> Any:
-        """Check the gradient of the i-th parameter and return its array, or None if there is nothing to update."""
+        """Check the gradient and the state of the i-th parameter; return the gradient, or None for no update."""
         g = p.grad
         if g is None or is_absent(p.array):
             return None
         refuse_foreign_gradient(p, i)
         step_check(p)
-        self._refuse_other_devices(i, p)
-        return g.array
-
-    def _refuse_other_devices(self, i: int, p: Leaf) -> None:
-        """Raise DeviceError if the state of the i-th parameter is on another device than it."""
         for name in self._saved:
             kept = getattr(self, name)[i]
             kind = kept.__class__
@@ -474,6 +465,7 @@ class Optimizer:
                     "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
                     "  or:  make the optimizer after it"
                 )
+        return g.array
 
     def update_all(self, gradients: list[Any]) -> None:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""

@@ -6,11 +6,9 @@ import math
 import numbers
 from typing import Any
 
-import numpy as np
+from ..errors import ArgumentError, OptionError
 
-from ..errors import ArgumentError, OptionError, short
-
-__all__ = ["check_count", "check_flags", "check_numbers"]
+__all__ = ["check_count", "check_numbers"]
 
 
 def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **given: Any) -> None:
@@ -38,13 +36,6 @@ def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **gi
             upper = "finite" if below == math.inf else f"below {below:g}"
             lower = f"at least {least:g} and " if least > -math.inf else ""
             raise OptionError(f"{caller}: {name}={x} was given; needed: a number {lower}{upper}")
-
-
-def check_flags(caller: str, **given: Any) -> None:
-    """Raise an error unless every value is True or False: an array or a number may belong to another argument."""
-    for name, x in given.items():
-        if not isinstance(x, bool | np.bool_):
-            raise ArgumentError(f"{caller}: {name}={short(x)} was given; needed: True or False")
 
 
 def check_count(caller: str, least: int = 0, **given: Any) -> None:
