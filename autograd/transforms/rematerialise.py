@@ -228,33 +228,25 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     segment.sources = changed(before)
     scratch = tape.recording
     try:
-        return _appended(segment, arrays, places, outputs, out_structure, scratch, recording)
+        tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
+        if scratch.scale:
+            segment.examined = scratch.scale.end_run(scratch, {i: outputs[i].node for i in tracked})
+        if tracked or scratch.communicates:
+            segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
+            segment.closure = _enter_inputs(scratch, recording)
+            head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
+            recording.communicates = recording.communicates or scratch.communicates
+            at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
+            for i in tracked:
+                y = outputs[i]
+                outputs[i] = append_output(recording, at, i, y.array, y.layout)
+        n = out_structure.count
+        if state.collected is not None:  # the values that the function gave to its own list are given to the caller's
+            state.collected += outputs[n:]
+        return out_structure.rebuild(outputs[:n])
     finally:
         name = getattr(fun, "__qualname__", type(fun).__name__)
         scratch.abandon(f"a value that checkpoint({name}) computed in its first run, and did not keep")
-
-
-def _appended(
-    segment: Segment, arrays: list[Any], places: list[int], outputs: list[Any], out_structure: Structure,
-    scratch: Recording, recording: Recording,
-) -> Any:  # fmt: skip
-    """Append the head and the output nodes of a first run, which was recorded in `scratch`; return its result."""
-    tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
-    if scratch.scale:
-        segment.examined = scratch.scale.end_run(scratch, {i: outputs[i].node for i in tracked})
-    if tracked or scratch.communicates:
-        segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
-        segment.closure = _enter_inputs(scratch, recording)
-        head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
-        recording.communicates = recording.communicates or scratch.communicates
-        at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
-        for i in tracked:
-            y = outputs[i]
-            outputs[i] = append_output(recording, at, i, y.array, y.layout)
-    n = out_structure.count
-    if state.collected is not None:  # the values that the function gave to its own list are given to the caller's
-        state.collected += outputs[n:]
-    return out_structure.rebuild(outputs[:n])
 
 
 def _enter_inputs(scratch: Recording, recording: Recording) -> list[int]:
