@@ -15,8 +15,7 @@ Neither writes to its arguments, except that the `last` backward may overwrite `
 ``out=`` in blocks that stay in the cache. Code outside imports this package only, never a file of it. What is no pair
 has a handle of its own: `functions`, the file for an array type (updates of optimizers, which work in place and on many
 arrays; random numbers); `loop`, a compiled loop for arrays that are too small for a kernel; `compiled_loops`, for calls
-of their machine code; `programs`, for a room that has a kernel of its own;
-`formula_function`, for activations whose formula stands in `formulas`.
+of their machine code; `programs`, for a room that has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
 from .compiled import INT64, are_bare, compiled_loops, stands_for
 from .compiled import find as loop
-from .formulas import formula_function
 from .memory import keep_freed_memory
 from .segments import sum_rows as sums_of_rows
 
 __all__ = [
-    "INT64", "Kernel", "are_bare", "compiled_loops", "find", "formula_function", "functions", "keep_freed_memory",
-    "loop", "on_device", "programs", "stands_for", "sums_of_rows",
+    "INT64", "Kernel", "are_bare", "compiled_loops", "find", "functions", "keep_freed_memory", "loop",
+    "on_device", "programs", "stands_for", "sums_of_rows",
 ]  # fmt: skip
 
 

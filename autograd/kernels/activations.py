@@ -11,7 +11,6 @@ import numpy as np
 
 from . import Kernel, compiled
 from .blocks import blocks, flat
-from .formulas import FORMULAS, formula_function
 from .normal import normal_cdf
 
 BLOCK_BYTES = 1 << 16
@@ -96,24 +95,18 @@ def _cdf_float32(x: Any, e: Any, a: Any, b: Any) -> None:
     np.add(a, half, a)
 
 
-def _sigmoid(x: Any) -> Any:
-    h = np.exp(np.negative(x))
-    h += 1
-    return np.reciprocal(h, h)
-
-
-def _by_formula(name: str) -> Kernel:
-    functions: dict[str, Any] = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
-    value = formula_function(name, f"{name}(x)", "y", functions)
-    value_and_derivative = formula_function(name, f"{name}_and_derivative(x)", "y, d", functions)
-
-    def run(x: Any, y: Any, d: Any, a: Any, b: Any) -> None:
-        if d is None:
-            y[...] = value(x)
-        else:
-            y[...], d[...] = value_and_derivative(x)
-
-    return Kernel(_forward(lambda: run), _backward)
+def _silu(x: Any, y: Any, d: Any, h: Any, b: Any) -> None:
+    """``y = x h``, ``h = 1 / (1 + exp(-x))``; ``d = h + y (1 - h)``."""
+    (one,) = _constants(x.dtype, 1)
+    np.negative(x, h)
+    np.exp(h, h)
+    np.add(h, one, h)
+    np.reciprocal(h, h)
+    np.multiply(x, h, y)
+    if d is not None:
+        np.subtract(one, h, d)
+        np.multiply(d, y, d)
+        np.add(d, h, d)
 
 
 def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
@@ -145,4 +138,4 @@ def _backward(
 
 
 gelu_kernel = Kernel(_forward(lambda form: _gelu_tanh if form == "tanh" else _gelu_erf), _backward)
-globals().update({f"{name}_kernel": _by_formula(name) for name in FORMULAS})
+silu_kernel = Kernel(_forward(lambda: _silu), _backward)

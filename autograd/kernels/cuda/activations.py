@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..formulas import FORMULAS, class_name, cuda_classes
 from .elements import by_elements
 from .program import TYPES, launch_known, program, type_name
 from .rows import contiguous
 
 PROGRAM = program(
     "activations",
-    tuple(f"activate<{name}, {f}>" for f in ("GeluTanh", "GeluErf", *map(class_name, FORMULAS)) for name in TYPES),
-    ("elements.cuh", "activations.cuh", "activations.cu"), cuda_classes(),
+    tuple(f"activate<{name}, {f}>" for f in ("GeluTanh", "GeluErf", "Silu") for name in TYPES),
+    ("elements.cuh", "activations.cuh", "activations.cu"),
 )  # fmt: skip
 
 
@@ -44,4 +43,4 @@ def _kernel(pick: Callable[..., str]) -> Kernel:
 
 
 gelu_kernel = _kernel(lambda form: "GeluTanh" if form == "tanh" else "GeluErf")
-globals().update({f"{name}_kernel": _kernel(lambda name=name: class_name(name)) for name in FORMULAS})
+silu_kernel = _kernel(lambda: "Silu")

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...arrays.products import product
 from .. import Kernel
-from ..formulas import cuda_classes
 from .columns import sum_groups
 from .program import TYPES, Launch, has_type, launch_known, program, type_name, wide
 from .rows import BLOCK_THREADS, PACK_BYTES, contiguous, matrix
@@ -27,7 +26,7 @@ PROGRAM = program(
     "biases",
     (*(f"{kernel}<{name}, {f}>" for kernel in ("add_bias", "add_bias_backward") for name in TYPES for f in ACTIVATIONS),
      *(f"sums_of_groups<{name}>" for name in TYPES)),
-    ("rows.cuh", "columns.cuh", "activations.cuh", "biases.cu"), cuda_classes(),
+    ("rows.cuh", "columns.cuh", "activations.cuh", "biases.cu"),
 )  # fmt: skip
 AT_ONCE = 4
 """Rows that a thread reads together; biases.cu has the same number."""

@@ -23,10 +23,8 @@ NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
 
-def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = (), last: str = "") -> Program:
+def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -> Program:
     """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
-
-    A text may follow them as the `last`.
 
     Examples
     --------
@@ -34,7 +32,7 @@ def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = (), l
     >>> program("softmax", ("softmax<float>",)).kernels
     ('softmax<float>',)
     """
-    return program_of(name, "".join(map(_source, others or (f"{name}.cu",))) + last, kernels)
+    return program_of(name, "".join(map(_source, others or (f"{name}.cu",))), kernels)
 
 
 def program_of(name: str, text: str, kernels: tuple[str, ...]) -> Program:

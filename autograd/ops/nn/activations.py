@@ -11,7 +11,7 @@ from ...arrays.half import in_float32
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, typed_errors
-from ...kernels import are_bare, formula_function, functions, loop
+from ...kernels import are_bare, functions, loop
 from ...layouts.inference import broadcast
 from ..elementwise import elementwise, exp, sign, tanh
 from .fused import Fused
@@ -111,18 +111,15 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return gelu_op(input, options=(approximate,))
 
 
-def _by_formula(name: str, **words: Any) -> Fused:
-    """Declare the activation of a formula, which also gives its kernels: see `kernels.formulas`."""
-    arrays: dict[str, Any] = {"exp": np.exp, "sigmoid": _sigmoid, "tanh": np.tanh}
-    tensors: dict[str, Any] = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh}
-    value = formula_function(name, f"{name}(x)", "y", arrays)
-    adjoint = formula_function(name, f"{name}_adjoint(ct, y, x)", "ct * d", tensors)
-    return Fused(
-        name, "N", value, (adjoint,), saves="0", dims=broadcast, operands="x", kernel="activations", **words
-    )  # fmt: skip
+def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:
+    h = sigmoid(x)
+    return ct * (h + x * h * (1 - h))
 
 
-silu = _by_formula("silu", sensitive=True)
+silu = Fused(
+    "silu", "N", lambda x: x * _sigmoid(x), (_silu_adjoint,), saves="0", dims=broadcast, operands="x", sensitive=True,
+    kernel="activations",
+)  # fmt: skip
 """Return ``x sigmoid(x)``, elementwise. Adjoint: ``ct (h + x h (1 - h))`` with h = sigmoid(x).
 
 Source: Elfwing et al. 2018, section 2.

@@ -24,6 +24,8 @@ from autograd.kernels.softmax import exponentials
 from autograd.ops.nn.fused import Fused
 from collectives import I, P, R, Shard, V
 
+from ..arrays.fake_device import DeviceArray
+
 Array = Any
 
 
@@ -230,6 +232,14 @@ def test_adams_update_of_a_gradient_in_another_dtype() -> None:
     swapped = [numpy.asarray(x).astype(">f8") for x in ([1.0, 2.0], g, [0.0, 0.0], [0.0, 0.0])]
     adam(*swapped, step=1, lr=0.1)
     numpy.testing.assert_allclose(swapped[0], [0.9, 2.1])
+
+
+def test_every_operation_that_names_a_kernel_has_one() -> None:
+    """On the host or on a GPU: with a name that neither has, the operation would silently be slow."""
+    for f in filter(lambda x: isinstance(x, Fused), registry.values()):
+        file, _, name = f.kernel_name.partition(".")  # type: ignore[attr-defined]
+        found = [hasattr(kernels.functions(file, kind), f"{name}_kernel") for kind in (numpy.ndarray, DeviceArray)]
+        assert any(found), f"{f.name} names a kernel; needed: {name}_kernel in autograd/kernels/{file}.py"
 
 
 # -- where there is no kernel ----------------------------------------------------------------------------------------

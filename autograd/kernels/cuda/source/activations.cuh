@@ -1,5 +1,5 @@
 // Activations of a number x: the value y = f(x), and the derivative d = f'(x). Each is a class with a function of both, which
-// share most of their work; the compiler leaves out what is not used. More are made of the formulas in formulas.py.
+// share most of their work; the compiler leaves out what is not used.
 
 // 1 / x for x >= 1, and 0 for infinity.
 __device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }
@@ -33,6 +33,15 @@ template <typename W> struct GeluErf {
         W e = exponential(x * x * (W)-0.5), h = normal_cdf(x, e);
         y = x * h;
         d = h + x * e * (W)0.39894228040143267794;
+    }
+};
+
+// y = x h, h = 1 / (1 + exp(-x)); d = h + y (1 - h)
+template <typename W> struct Silu {
+    __device__ static __forceinline__ void at(W x, W &y, W &d) {
+        W h = sigmoid(x);
+        y = x * h;
+        d = h + y * (1 - h);
     }
 };
 
