@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..rotary import kernel_of
+from .. import Kernel
 from .program import TYPES, Launch, launch_known, program, type_name
 from .rows import contiguous
 
@@ -68,4 +69,16 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     return y
 
 
-rotary_kernel = kernel_of(_rotate)
+def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    x, cos, sin = xs
+    return _rotate(x, cos, sin, options[0], 1), None
+
+
+def _backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    _, cos, sin = xs
+    return _rotate(ct, cos, sin, options[0], -1), None, None  # the inverse rotation
+
+
+rotary_kernel = Kernel(_forward, _backward)
