@@ -7,17 +7,13 @@ per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import Kernel, compiled
 from .blocks import blocks, rows
-
-
-def _ones(n: int, x: Any) -> Any:
-    return np.ones(n, x.dtype, like=x)
-
 
 _TINY = {4: 2.0**-9.5, 8: 2.0**-24}
 """By the bytes of a number: below this share of its mean, the deviation of a row may be the rounding of the mean."""
@@ -31,74 +27,79 @@ def _correct(x: Any, centred: Any, mean: Any, variance: Any, share: Any, tiny: f
     variance[at] = np.vecdot(centred[at], centred[at]) * share[0]
 
 
-def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    weight, bias = xs[1:] if len(xs) > 1 else (None, None)
+def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool, is_centred: bool = True) -> tuple[Any, Any]:
+    """The normalized rows, and (means, scales); the means are None where the rows are not centred, in RMS norm."""
+    weight: Any = xs[1] if len(xs) > 1 else None
+    bias: Any = xs[2] if len(xs) > 2 else None
     x, (eps,) = rows(xs[0]), options
     n, width = x.shape
     y = np.empty(x.shape, x.dtype, like=x)
-    means, scales = np.empty((2, n), x.dtype, like=x)
-    number = x.dtype.type
-    fits = weight is not None and weight.shape == bias.shape == x.shape[1:]
+    means: Any = None
+    share: Any = None
+    scales = np.empty(n, x.dtype, like=x)
+    if is_centred:
+        means, share = np.empty_like(scales), np.full(width, 1 / max(width, 1), x.dtype, like=x)
+    fits = bias is not None and weight.shape == bias.shape == x.shape[1:]
     if fits and (loop := compiled.fitting("layer_norm", x, weight, bias)) is not None:
-        loop(x, weight, bias, y, means, scales, number(1 / width), number(eps), number(_TINY[x.itemsize]))
+        loop(x, weight, bias, y, means, scales, *map(x.dtype.type, (1 / width, eps, _TINY[x.itemsize])))
         return y.reshape(xs[0].shape), (means, scales) if keep else None
-    least, share, tiny = np.minimum.reduce, np.full(width, 1 / max(width, 1), x.dtype, like=x), _TINY[x.itemsize]
+    tiny = _TINY[x.itemsize]
     for at in blocks(n, width * x.itemsize):
-        part, out, mean, scale = x[at], y[at], means[at], scales[at]
-        np.dot(part, share, out=mean)
-        np.subtract(part, mean[:, None], out=out)
-        np.vecdot(out, out, out=scale)
+        part, out, scale = x[at], y[at], scales[at]
+        if means is not None:
+            mean = means[at]
+            np.dot(part, share, out=mean)
+            np.subtract(part, mean[:, None], out=out)
+        centred = part if means is None else out
+        np.vecdot(centred, centred, out=scale)
         scale *= 1 / max(width, 1)
-        if not mean.dot(mean) * (tiny * tiny) < least(scale):  # few calls; the exact question is asked for each row
+        if means is not None and not mean.dot(mean) * (tiny * tiny) < np.minimum.reduce(scale):
+            # a question of few calls, whose exact form is asked for each row
             _correct(part, out, mean, scale, share, tiny)
         scale += eps
         np.sqrt(scale, out=scale)
         np.reciprocal(scale, out=scale)
-        out *= scale[:, None]
+        np.multiply(centred, scale[:, None], out=out)
         if weight is not None:
             out *= weight
+        if bias is not None:
             out += bias
     return y.reshape(xs[0].shape), (means, scales) if keep else None
 
 
-def _by_loop(cts: Any, x: Any, weight: Any, means: Any, scales: Any, dx: Any) -> Any:
-    """Compute dx by a compiled loop, and return the sums for weight and bias; None where no loop fits."""
-    if weight.shape != x.shape[1:] or cts.shape != x.shape:
-        return None
-    loop = compiled.fitting("layer_norm_backward", x, cts, weight)
-    if loop is None:
-        return None
-    width = x.shape[1]
-    sums = np.zeros((2, width), x.dtype, like=x)
-    loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
-    return sums
-
-
-def _layer_norm_backward(
+def _backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``; the means are products with the vector w."""
+    """``dx = (g - mean(g) - xh mean(g xh)) / sigma`` with ``g = ct w``, without ``mean(g)`` where rows are not centred.
+
+    The means are products with the vector w.
+    """
     x, cts = rows(xs[0]), rows(ct)
     means, scales = kept
     n, width = x.shape
-    plain = len(xs) == 1
-    weight: Any = None if plain else xs[1]
-    share = np.full(width, 1 / max(width, 1), x.dtype, like=x) if plain else weight * (1 / max(width, 1))
-    dx = np.empty(x.shape, x.dtype, like=x) if wanted[0] else None
-    dw = None if plain or not wanted[1] else np.zeros(width, x.dtype, like=x)
-    db = None if plain or not wanted[2] else np.zeros(width, x.dtype, like=x)
-    if dx is not None and not plain and (sums := _by_loop(cts, x, weight, means, scales, dx)) is not None:
+    weight: Any = xs[1] if len(xs) > 1 else None
+    share = np.full(width, 1 / max(width, 1), x.dtype, like=x) if weight is None else weight * (1 / max(width, 1))
+    dx: Any = np.empty(x.shape, x.dtype, like=x) if wanted[0] else None
+    dw = np.zeros(width, x.dtype, like=x) if weight is not None and wanted[1] else None
+    db = np.zeros(width, x.dtype, like=x) if len(xs) > 2 and wanted[2] else None
+    fits = dx is not None and len(xs) > 2 and weight.shape == x.shape[1:] and cts.shape == x.shape
+    if fits and (loop := compiled.fitting("layer_norm_backward", x, cts, weight)) is not None:
+        sums = np.zeros((2, width), x.dtype, like=x)
+        loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
         return dx.reshape(xs[0].shape), dw, db
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
     scratch = np.empty((2, most, width), x.dtype, like=x)
-    ones = _ones(most, x)
+    ones = np.ones(most, x.dtype, like=x)
     for at in whole:
         c, scale = cts[at], scales[at][:, None]
         normed, product = scratch[:, : len(c)]
-        np.subtract(x[at], means[at][:, None], out=normed)
-        normed *= scale
+        if means is None:
+            np.multiply(x[at], scale, out=normed)
+        else:
+            np.subtract(x[at], means[at][:, None], out=normed)
+            normed *= scale
         np.multiply(c, normed, out=product)
         if dw is not None:
             dw += ones[: len(c)].dot(product)
@@ -107,8 +108,9 @@ def _layer_norm_backward(
         if dx is not None:
             out = dx[at]
             normed *= product.dot(share)[:, None]
-            normed += c.dot(share)[:, None]
-            if plain:
+            if means is not None:
+                normed += c.dot(share)[:, None]
+            if weight is None:
                 np.subtract(c, normed, out=out)
             else:
                 np.multiply(c, weight, out=out)
@@ -117,51 +119,5 @@ def _layer_norm_backward(
     return (None if dx is None else dx.reshape(xs[0].shape), dw, db)[: len(xs)]
 
 
-def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x, weight, (eps,) = rows(xs[0]), xs[1], options
-    n, width = x.shape
-    y = np.empty(x.shape, x.dtype, like=x)
-    scales = np.empty(n, x.dtype, like=x)
-    for at in blocks(n, width * x.itemsize):
-        part, out, scale = x[at], y[at], scales[at]
-        np.vecdot(part, part, out=scale)
-        scale *= 1 / max(width, 1)
-        scale += eps
-        np.sqrt(scale, out=scale)
-        np.reciprocal(scale, out=scale)
-        np.multiply(part, scale[:, None], out=out)
-        out *= weight
-    return y.reshape(xs[0].shape), scales if keep else None
-
-
-def _rms_norm_backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    """``dx = (g - xh mean(g xh)) / rms`` with ``g = ct w`` and ``xh = x / rms``."""
-    x, weight, cts = rows(xs[0]), xs[1], rows(ct)
-    n, width = x.shape
-    share = weight * (1 / max(width, 1))
-    dx = np.empty(x.shape, x.dtype, like=x) if wanted[0] else None
-    dw = np.zeros(width, x.dtype, like=x) if wanted[1] else None
-    whole = list(blocks(n, width * x.itemsize))
-    most = whole[0].stop if whole else 0
-    scratch = np.empty((2, most, width), x.dtype, like=x)
-    ones = _ones(most, x)
-    for at in whole:
-        c, scale = cts[at], kept[at][:, None]
-        normed, product = scratch[:, : len(c)]
-        np.multiply(x[at], scale, out=normed)
-        np.multiply(c, normed, out=product)
-        if dw is not None:
-            dw += ones[: len(c)].dot(product)
-        if dx is not None:
-            out = dx[at]
-            normed *= product.dot(share)[:, None]
-            np.multiply(c, weight, out=out)
-            out -= normed
-            out *= scale
-    return None if dx is None else dx.reshape(xs[0].shape), dw
-
-
-layer_norm_kernel = normalize_kernel = Kernel(_layer_norm, _layer_norm_backward)
-rms_norm_kernel = Kernel(_rms_norm, _rms_norm_backward)
+layer_norm_kernel = normalize_kernel = Kernel(_forward, _backward)
+rms_norm_kernel = Kernel(partial(_forward, is_centred=False), _backward)
