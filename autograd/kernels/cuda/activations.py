@@ -25,7 +25,7 @@ def _map(f: str, x: Any, ct: Any) -> Any:
     y, size, itemsize = np.empty_like(given), x.size, x.itemsize
     launch_known(
         PROGRAM, f"activate<{type_name(x.dtype)}, {f}>", size, lambda: by_elements(size, itemsize, 3),
-        given, None if ct is None else contiguous(ct), y,
+        given, contiguous(ct), y,
     )  # fmt: skip
     return y
 

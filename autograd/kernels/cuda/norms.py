@@ -36,13 +36,9 @@ def _norm(x: Any, weight: Any, bias: Any, eps: float, is_centred: bool) -> tuple
         launch_known(
             PROGRAM, f"norm<{type_name(x.dtype)}>", (x.shape, eps, shared_bytes(x)),
             lambda: made_of(rows := held_rows(x), 6, x, rows.most, np.float64(eps)),
-            x, _contiguous(weight), _contiguous(bias), y, means, scales,
+            x, contiguous(weight), contiguous(bias), y, means, scales,
         )  # fmt: skip
     return y, (means, scales)
-
-
-def _contiguous(x: Any) -> Any:
-    return None if x is None else contiguous(x)
 
 
 def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_sums: bool) -> tuple[Any, Any]:
@@ -56,7 +52,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
             launch_known(
                 PROGRAM, f"norm_backward<{name}>", (x.shape, limit),
                 lambda: made_of(rows := held_rows(x, 2), 6, x, rows.most),
-                cts, x, _contiguous(weight), means, scales, dx,
+                cts, x, contiguous(weight), means, scales, dx,
             )  # fmt: skip
         return dx, None
     kinds = 1 if means is None else 2
@@ -76,7 +72,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
         launch_known(
             PROGRAM, f"norm_backward_sums<{name}>", (x.shape, groups),
             lambda: made_of(Rows((groups,), block, np.int32(0), copies), 7, x),
-            cts, x, _contiguous(weight), means, scales, dx, parts,
+            cts, x, contiguous(weight), means, scales, dx, parts,
         )  # fmt: skip
     else:
         if dx is not None:

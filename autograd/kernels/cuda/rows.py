@@ -58,8 +58,8 @@ def matrix(x: Any) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """`x`, or a copy where its elements are not in order."""
-    return x if x.flags.c_contiguous else x.copy()
+    """`x`, or a copy where its elements are not in order; None of None."""
+    return x if x is None or x.flags.c_contiguous else x.copy()
 
 
 def _power_of_two(n: int) -> int:
