@@ -5,10 +5,9 @@ are divided, which are smaller arrays. With ``c = ct / r``
 
     O = (P V) / r,  dV = P' c,  dS = P * (c V' - rowsum(c * O)),  dQ = dS K,  dK = dS' Q
 
-Q, and in backward c, is multiplied by the scale. Causal blocks that are fully masked are not computed. In a block on
-the diagonal the exponentials are computed in strips of rows, each up to the last key that its last row attends to. If
-the lengths of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not
-computed. Above `KEEP_BYTES` the exponentials are not kept, and backward recomputes them.
+Q, and in backward c, is multiplied by the scale. Causal blocks that are fully masked are not computed. If the lengths
+of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not computed. Above
+`KEEP_BYTES` the exponentials are not kept, and backward recomputes them.
 
 A block of attention, where the keys are only some of those that the queries attend to, also gives ``L = log r``. With L
 of all keys, ``P / r`` of one block is ``exp(S - L)``. Where the objective depends on L too, its cotangent is subtracted
@@ -34,8 +33,6 @@ KEEP_BYTES = 1 << 25
 """Up to this size the exponentials are kept for backward."""
 ROWS = 64
 """Query rows of one step of causal attention."""
-STRIP = 32
-"""Rows of one strip near the diagonal."""
 
 
 class _Step(NamedTuple):
@@ -80,16 +77,11 @@ class _Scores:
         self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
         self.additive = mask is not None and mask.dtype != bool
         self.safe = not self.additive and bool(_bound(q, k, scale) <= SAFE) if safe is None else safe
-        self.triangles: dict[Any, Any] = {}
 
     def visible(self, step: _Step, edge: int) -> Any:
         """The causal mask of the keys from `edge` on: ones where a query row attends to a key, in the array's dtype."""
         rows, first = step.rows.stop - step.rows.start, step.rows.start + self.offset - edge
-        key = rows, step.seen - edge, first
-        found = self.triangles.get(key)
-        if found is None:
-            found = self.triangles[key] = np.tri(*key, self.q.dtype)
-        return found
+        return np.tri(rows, step.seen - edge, first, self.q.dtype)
 
     def exponentials(self, step: _Step) -> tuple[Any, Any]:
         """P of one step, [heads, rows, keys], and the number subtracted from each row's scores; None for zeros."""
@@ -99,14 +91,9 @@ class _Scores:
         # the diagonal crosses only the last columns
         edge = max(0, step.rows.start + self.offset) if self.causal else step.seen
         if self.safe:
-            rows = p.shape[1]
-            strip = STRIP if edge == 0 else rows  # in a block with more keys, strips cost more than they save
-            for start in range(0, rows, strip):
-                part = p[:, start : start + strip, : max(0, step.seen - rows + start + strip)]
-                np.exp(part, out=part)
+            np.exp(p, out=p)
             if edge < step.seen:
-                part = p[:, :, edge:]
-                part *= self.visible(step, edge)  # elements outside the strips are still scores, which are finite
+                p[:, :, edge:] *= self.visible(step, edge)  # the exponentials of later keys are finite
             if mask is not None:
                 p *= mask
             return p, None
