@@ -263,7 +263,6 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
         kinds = {x.dtype for x in _flat((*args, *words.values())) if is_inexact(getattr(x, "dtype", _BOOL))}
         return rounded_to(kinds.pop(), y) if len(kinds) == 1 else y
 
-    compute.computes_in_float32 = True  # type: ignore[attr-defined]
     return compute
 
 

@@ -425,7 +425,6 @@ def instead_of(
         ours = composite(ours) if in_float32 else ours
         code = unwrap(ours).__code__
         names = code.co_varnames[: code.co_argcount]
-        widens = getattr(ours, "computes_in_float32", False)  # 16 bits, which NumPy's function does not
 
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
@@ -448,7 +447,7 @@ def instead_of(
                 heard = listeners and state.recorder is None
                 if not recorded and state.grid is None and not heard:
                     every = (*args, *words.values())
-                    if is_free(every) and not (widens and has_16_bits(every)):
+                    if is_free(every) and not (in_float32 and has_16_bits(every)):
                         return first(on_values, ours, args, words)
                 discrete: Any = False
                 differs = False

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..layouts.layout import Mix
 from .arguments import instead_of, operand, operands, raw, refuse_parts
@@ -85,8 +84,7 @@ def correlate(a: Any, v: Any, mode: Any = "valid") -> Any:
 
 
 # -- covariances -----------------------------------------------------------------------------------------------------
-@instead_of(np.cov)
-@composite
+@instead_of(np.cov, in_float32=True)
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, *, dtype: Any = None,
@@ -140,8 +138,7 @@ def _covariance(
         return squeeze(matmul(centred, conj(swapaxes(weighted, 0, 1))) * factor)
 
 
-@instead_of(np.corrcoef)
-@composite
+@instead_of(np.corrcoef, in_float32=True)
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
     """Return the matrix of correlation coefficients of variables: their covariances over standard deviations.
 
@@ -156,8 +153,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
 
 
 # -- polynomials -----------------------------------------------------------------------------------------------------
-@instead_of(np.polyval)
-@composite
+@instead_of(np.polyval, in_float32=True)
 def polyval(p: Any, x: Any) -> Any:
     """Return the polynomial with the coefficients `p`, the highest power first, at `x`, by Horner's rule.
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import decided
 from ..arrays.half import epsilon, in_float32
 from ..engine.multi_output import Several
 from ..engine.primitive import op
@@ -186,7 +187,9 @@ def eig(a: Any) -> Any | tuple[Any, ...]:
     ``a @ v = v @ diag(w)`` (Giles 2008, section 3.1), and the term of the normalisation of `v`. Where eigenvalues
     coincide, see `eigh`. The gradient at a matrix without a basis of eigenvectors is NaN, or a LinAlgError.
     """
-    return _eig_op(a)
+    found = _eig_op(a)
+    decided(np.iscomplexobj, raw(found[0]))  # a captured step of real ones cannot be replayed for complex ones
+    return found
 
 
 @instead_of(np.linalg.eigvals)

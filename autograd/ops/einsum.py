@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..engine.dispatch import remembering
-from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError
 from ..layouts.sizes import SIZES
-from .arguments import axes_in_order, instead_of, operand, raw
+from .arguments import axes_in_order, instead_of, operand, raw, refusal
 from .contractions import matmul
 from .elementwise import conj, multiply
 from .manipulation import diagonal
@@ -26,13 +25,14 @@ from .sorting import take
 
 __all__ = ["cross", "dot", "einsum", "inner", "kron", "outer", "tensordot", "vdot", "vecdot"]
 
-@instead_of(np.dot, checked=2)
-@composite
+@instead_of(np.dot, checked=2, in_float32=True)
 def dot(a: Any, b: Any, out: None = None) -> Any:
     """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`.
 
     Adjoint: the product of the cotangent and the other operand over the dimensions that the operand does not have.
     """
+    if out is not None:
+        raise refusal("dot", {"out": out})
     size = next((x for x in (a, b) if x.__class__ in SIZES), None)
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
@@ -42,8 +42,7 @@ def dot(a: Any, b: Any, out: None = None) -> Any:
     return matmul(a, b) if m == 1 or n <= 2 else tensordot(a, b, ((m - 1,), (n - 2,)))
 
 
-@instead_of(np.vdot)
-@composite
+@instead_of(np.vdot, in_float32=True)
 def vdot(a: Any, b: Any) -> Any:
     """Return the sum of ``conj(a) * b`` over all elements.
 
@@ -52,8 +51,7 @@ def vdot(a: Any, b: Any) -> Any:
     return matmul(conj(ravel(operand(a))), ravel(operand(b)))
 
 
-@instead_of(np.vecdot)
-@composite
+@instead_of(np.vecdot, in_float32=True)
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """Return the sum of ``conj(x1) * x2`` along an axis.
 
@@ -63,8 +61,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     return sum(multiply(conj(x1), x2), -1)
 
 
-@instead_of(np.inner)
-@composite
+@instead_of(np.inner, in_float32=True)
 def inner(a: Any, b: Any) -> Any:
     """Return the sum of products over the last dimensions of both operands.
 
@@ -84,8 +81,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     return multiply(expand_dims(ravel(operand(a)), 1), expand_dims(ravel(operand(b)), 0))
 
 
-@instead_of(np.tensordot)
-@composite
+@instead_of(np.tensordot, in_float32=True)
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Return the sum of products over pairs of dimensions.
 
@@ -114,8 +110,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     return _contract(a, one, b, two, kept)
 
 
-@instead_of(np.kron)
-@composite
+@instead_of(np.kron, in_float32=True)
 def kron(a: Any, b: Any) -> Any:
     """Return the Kronecker product: every element of `a` times the whole of `b`.
 
@@ -129,8 +124,7 @@ def kron(a: Any, b: Any) -> Any:
     return reshape(multiply(left, right), tuple(s * t for s, t in zip(p, q, strict=True)))
 
 
-@instead_of(np.cross)
-@composite
+@instead_of(np.cross, in_float32=True)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     """Return the cross product of vectors with three (or two) components along an axis.
 
@@ -315,8 +309,7 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
     return reshape(y, (*y.shape[:k], *left, *right))
 
 
-@instead_of(np.einsum, checked=9)
-@composite
+@instead_of(np.einsum, checked=9, in_float32=True)
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     """Return sums of products given by subscripts, in both of NumPy's calling forms.
 
@@ -374,8 +367,7 @@ def _pair_order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> li
     return found
 
 
-@instead_of(np.linalg.multi_dot)
-@composite
+@instead_of(np.linalg.multi_dot, in_float32=True)
 def multi_dot(arrays: Sequence[Any], *, out: None = None) -> Any:
     """Return the product of several matrices, in an order chosen for low cost. Adjoint: those of the products."""
     xs = [operand(x) for x in arrays]

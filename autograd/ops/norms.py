@@ -27,7 +27,6 @@ from ..arrays.half import epsilon, in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.multi_output import Several
 from ..engine.primitive import op
-from ..engine.promotion import composite
 from ..errors import LinAlgError, NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
@@ -186,8 +185,7 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
     return _norm_op(x, options=(axes, keepdims, tuple(int(n) for n in raw(x).shape)))
 
 
-@instead_of(np.linalg.norm, checked=1)
-@composite
+@instead_of(np.linalg.norm, checked=1, in_float32=True)
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 
@@ -258,8 +256,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     return y if keepdims else squeeze(y, tuple(sorted(axes)))
 
 
-@instead_of(np.linalg.vector_norm)
-@composite
+@instead_of(np.linalg.vector_norm, in_float32=True)
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return the norm of vectors along axes, or of all elements without `axis`. Adjoint: that of `norm`."""
     x, keepdims = operand(x), bool(keepdims)
@@ -270,8 +267,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     return expand_dims(y, axes) if keepdims else y
 
 
-@instead_of(np.linalg.matrix_norm)
-@composite
+@instead_of(np.linalg.matrix_norm, in_float32=True)
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return the norm of the matrices in the last two dimensions. Adjoint: that of `norm`."""
     return norm(x, ord, (-2, -1), keepdims)

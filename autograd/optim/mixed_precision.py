@@ -461,7 +461,7 @@ class MasterWeights(OfCopies):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, the master weights and the state of the scaler; see `Optimizer`."""
-        self._take_names()
+        self._take_assigned()
         whole = ByParameter(
             (None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
              for p, m in zip(self.held, self.parameters, strict=True)),

@@ -165,6 +165,7 @@ class Offload(OfCopies):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, and the copies of parameters of 16 bits; see `Optimizer`."""
+        self._take_assigned()
         self._take_names()
         whole = ByParameter(
             (None if is_absent(p.array) or copy.array.dtype == p.array.dtype

@@ -456,7 +456,7 @@ class TracedStep:
         def bind(memory: Memory) -> Callable[[Frame], Any]:
             get_args, get_words = _getter(args, memory), _getter(words, memory)
             given = [(leaf, memory.reader(operand_of(g._value, g._buffer))) for leaf, g in changed]
-            writes = [(path, memory.reader(operand_of(x._value, x._buffer)), x.shape)
+            writes = [(path, memory.reader(operand_of(x._value, x._buffer)))
                       for path, x in outs if id(x._buffer) in self._needed]  # fmt: skip
             passed = [(slot, path) for path, _ in outs if (slot, path) in self._passed]
 
@@ -478,11 +478,11 @@ class TracedStep:
                 for key in passed:
                     part = part_at(found, key[1])
                     frame.values[key] = part.copy() if memory.has(part) else part
-                for path, write, shape in writes:
-                    part = part_at(found, path)
-                    if np.shape(part) != shape:  # a decision on data, by Python
-                        raise Departed
-                    write(frame)[...] = part
+                for path, write in writes:
+                    part, own = part_at(found, path), write(frame)
+                    if np.shape(part) != own.shape or getattr(part, "dtype", own.dtype) != own.dtype:
+                        raise Departed  # a decision on data, by Python
+                    own[...] = part
 
             return step
 

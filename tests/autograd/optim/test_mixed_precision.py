@@ -161,6 +161,15 @@ def test_weights_that_are_loaded_into_the_model_reach_the_masters() -> None:
     np.testing.assert_array_equal(opt.parameters[1].numpy(), 6.0)
 
 
+@pytest.mark.parametrize("make", [optim.MasterWeights, optim.Offload])
+def test_a_state_has_weights_that_were_assigned(make: Any) -> None:
+    w = ag.Parameter(np.ones(2, "float16"), name="w")
+    optimizer = make(optim.SGD, [w], lr=0.1)
+    w.data = np.full(2, 5.0, "float16")
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert w.numpy().tolist() == [5.0, 5.0]
+
+
 def test_groups_schedules_and_numbers() -> None:
     w, v = ag.Parameter(np.ones(2, Half), name="w"), ag.Parameter(np.ones((), Half), name="v")
     groups = [{"params": [w]}, {"params": [v], "lr": 0.25}]

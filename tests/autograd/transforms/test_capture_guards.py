@@ -1135,7 +1135,22 @@ def _of_an_end_of_the_program(wrap: Wrap) -> Iterator[Any]:
         yield do(ag.tensor(_rows(i)))
 
 
+def _of_eigenvalues_that_become_complex(wrap: Wrap) -> Iterator[Any]:
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            x = tape.watch(ag.tensor(x))
+            y = (np.real(np.linalg.eig(x)[0]) ** 2).sum()
+        (ct,) = tape.backward(y, wanted=[x]) or ()
+        return y, ag.tensor(ct)
+
+    do = wrap(step)
+    for i in range(16):
+        x = _rows(i)[:3]
+        yield from do(x @ x.T + 5 * (i > 8 and i % 2) * numpy.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1]], "float32"))
+
+
 LIBRARY_CALLS: list[Any] = [
+    _of_eigenvalues_that_become_complex,
     _of_an_end_of_the_program,
     _of_numpy_booleans, _of_boolean_tensors, _of_numbers_as_conditions, _of_a_rule_of_the_program,
     _of_a_rule_that_may_return_its_cotangent, _of_a_function_that_may_return_its_argument,
