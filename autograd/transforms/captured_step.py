@@ -33,7 +33,6 @@ from ..errors import (
     RingtapeError,
     TapeError,
     is_of_library,
-    short,
     short_site,
     typed,
 )
@@ -42,7 +41,7 @@ from .launch_graph import LaunchPlan, require_device
 from .memory import Memory, Watch, is_large
 from .proving import proved_run
 from .reach import Change, Reach
-from .recorder import Made, OfForm, Recorder, Rehearsal, decides_otherwise, difference
+from .recorder import Made, OfForm, Recorder, Rehearsal, decides_otherwise, differ, difference
 from .replay import Departed, compiled, in_order
 from .tracing import TracedRun
 from .verification import Comparison, Count, Counts, interval, told, unrecorded
@@ -537,7 +536,9 @@ class CapturedStep:
         is_proved = False
         try:
             is_proved = before is not None and self._prove(form, run.recorder, before, roots)
-            fault = difference(first.recorder, run.recorder, is_proved) or _other_results(first.results, run.results)
+            fault = difference(first.recorder, run.recorder, is_proved)
+            if not fault and (other := differ(first.results, run.results)):
+                fault = f"a result is {other}"
         except CaptureError as error:
             if not run.recorder.casts:
                 if len(self._refused) >= _MOST_PLANS:
@@ -878,16 +879,6 @@ def _result_of(recorder: Recorder, x: Any) -> Any:
             )
         return slot
     return x
-
-
-def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
-    if len(first) != len(second):
-        return f"{len(first)} results, then {len(second)}"
-    for a, b in zip(first, second, strict=True):
-        x, y = (each.parts[0] if each.__class__ is Made else each for each in (a, b))
-        if a.__class__ is not b.__class__ or not (x is y or (not hasattr(x, "dtype") and x == y)):
-            return f"the result {short(a)}, then {short(b)}"
-    return ""
 
 
 @overload

@@ -34,8 +34,9 @@ from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import Optimizer
 from ..optim.groups import Numbers, assign
 
-__all__ = ["Made", "OfForm", "Passing", "Recorder", "Rehearsal", "Row", "Slot", "accumulate", "adopt", "axes_of_copies",
-           "decides_otherwise", "difference", "mapped", "part_at", "parts_of", "read", "slots_in"]  # fmt: skip
+__all__ = ["Made", "OfForm", "Passing", "Recorder", "Rehearsal", "Row", "Slot", "accumulate", "adopt",
+           "axes_of_copies", "decides_otherwise", "differ", "difference", "mapped", "part_at", "parts_of", "read",
+           "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -841,7 +842,7 @@ def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bo
         if a.slot != b.slot or a.parts != b.parts:
             return f"{where} has another result"
         for x, y in zip((a.args, a.words), (b.args, b.words), strict=True):
-            found = _differ(x, y, same)
+            found = differ(x, y, same)
             if found:
                 return f"{where} has an operand that is neither an argument of the step nor computed from one by " \
                        f"operations: {found}"
@@ -885,7 +886,7 @@ def decides_otherwise(first: Recorder, second: Recorder) -> bool:
     """Whether a decision on data that a replay makes anew had another result in the second run."""
     return any(
         a.expected and b.expected and _same(a.function, b.function) and not _same(a.value, b.value)
-        and not _differ((a.args, a.words), (b.args, b.words), _same_bits)  # else it is of a constant
+        and not differ((a.args, a.words), (b.args, b.words), _same_bits)  # else it is of a constant
         for a, b in zip(first.rows, second.rows, strict=False)
     )
 
@@ -897,8 +898,8 @@ def _same_bits(a: Any, b: Any) -> bool:
     return _same(a, b)
 
 
-def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
-    """The difference between the arguments of two rows, as text; "" if there is none."""
+def differ(a: Any, b: Any, same: Callable[[Any, Any], bool] = _same) -> str:
+    """The difference between the arguments, or the results, of two rows or runs, as text; "" if there is none."""
     if a is b:
         return ""
     if a.__class__ is b.__class__:
@@ -908,7 +909,7 @@ def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
             first, second = [*heads[0], *first], [*heads[1], *second]
             if len(first) != len(second):
                 return f"{len(first)} values, then {len(second)}"
-            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y, same))), "")
+            return next((found for x, y in zip(first, second, strict=True) if (found := differ(x, y, same))), "")
         if a.__class__ is Slot:
             return "" if a.at == b.at else "another value"
     if same(a, b):

@@ -9,7 +9,7 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import contains, getitem, itemgetter, setitem
@@ -127,7 +127,8 @@ class TracedStep:
         self._earlier: set[int] = set()  # of leaves whose gradients Python adds to
         self._lost = False  # whether Python may have changed gradients
         self._later: list[tuple[int, Row]] = []  # updates of buffers that wait, so that decisions on data come first
-        self._alone = _uses_of(self.rows, results)
+        uses = [*((row.args, row.words) for row in self.rows), list(results)]
+        self._alone = Counter(at for each in uses for at in slots_in(each))  # the number of uses of each slot
         self.inputs = [_array_of(x) for x in inputs]
         self.opaque = [i for i, x in enumerate(self.inputs) if x is NOTHING]
         # Functions that read numbers of NumPy, and arrays that are others in each step, of leaves and optimizers, with
@@ -627,17 +628,6 @@ def _plain(x: Any) -> Any:
 
 def _steps(x: Any) -> tuple[int, ...]:
     return tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
-
-
-def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
-    """The number of uses of each slot."""
-    uses: dict[int, int] = {}
-    for row in rows:
-        for at in slots_in((row.args, row.words)):
-            uses[at] = uses.get(at, 0) + 1
-    for at in slots_in(list(results)):
-        uses[at] = uses.get(at, 0) + 1
-    return uses
 
 
 def _has_opaque(x: Any) -> bool:
