@@ -32,7 +32,7 @@ from .tracing import TracedRun, traced_run
 
 __all__ = ["proved_run"]
 
-_MOST_RUNS, _ROWS = 12, 2000  # with other values: a step of few rows is run more often, as each run takes less
+_MOST_RUNS, _ROWS = 12, 500  # with other values: a step of few rows is run more often, as each run takes less
 
 
 def proved_run(
