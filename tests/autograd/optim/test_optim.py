@@ -485,3 +485,23 @@ def test_an_update_of_a_subclass_is_called(momentum: float) -> None:
             optimizer.step()
         found.append(w.array)
     numpy.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.SGD(ps, 0.1, weight_decay=0.01)])
+def test_a_model_that_is_made_double_is_trained_in_double(make: Any) -> None:
+    """No array of an earlier step, in another dtype, holds a product of a later one."""
+    draw = numpy.random.default_rng(0)
+    model = nn.Linear(3, 2)
+    optimizer = make(model.parameters())
+    for dtype in ("float32", "float64"):
+        if dtype == "float64":
+            model.double()
+        x = draw.standard_normal((4, 3)).astype(dtype)
+        with ag.Tape() as tape:
+            loss = (model(ag.tensor(x)) ** 2).sum()
+        tape.backward(loss)
+        expected = [p.array - 0.1 * (p.grad.array + optimizer.weight_decay * p.array) for p in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+    for p, needed in zip(model.parameters(), expected, strict=True):
+        numpy.testing.assert_allclose(p.array, needed, rtol=1e-14)
