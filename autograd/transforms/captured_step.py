@@ -33,6 +33,7 @@ from ..errors import (
     RingtapeError,
     TapeError,
     is_of_library,
+    short,
     short_site,
     typed,
 )
@@ -858,27 +859,22 @@ def _followed(run: Callable[..., Any], again: Sequence[Callable[[], Any]]) -> Ca
 
 def _result_of(recorder: Recorder, x: Any) -> Any:
     """A result as a slot, or a constant."""
-    if x.__class__ in TENSORS:
-        if isinstance(x, Leaf) and (recorder.slot_of(x.array) is None or id(x) in recorder.leaves):
-            return x
-        found = x.array if x.array.__class__ is np.bool_ else recorder.slot_of(x.array)  # replays compare decisions
+    is_tensor = x.__class__ in TENSORS
+    if isinstance(x, Leaf) and (recorder.slot_of(x.array) is None or id(x) in recorder.leaves):
+        return x
+    found = array = x.array if is_tensor else x
+    if array.__class__ is not np.bool_ and (is_tensor or isinstance(x, np.ndarray | np.generic)):  # decisions are rows
+        found = recorder.slot_of(array)
         if found is None:
             raise CaptureError(
-                f"capture: the step returns a Tensor of shape {x.array.shape} that is neither an argument nor the "
-                "result of an operation of the step\n  fix: compute it by operations of autograd"
+                f"capture: the step returns {short(x)}, which is neither an argument nor the result of an operation of "
+                "the step\n  fix: compute it by operations of autograd, or of autograd.numpy: np.subtract(p, "
+                "np.multiply(lr, g)), or ag.tensor(p) - lr * g, in the place of p - lr * g"
             )
-        place = UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE
-        return Made(Tensor, (found, x.layout, None, place))
-    if isinstance(x, np.ndarray | np.generic) and x.__class__ is not np.bool_:
-        slot = recorder.slot_of(x)
-        if slot is None:
-            raise CaptureError(
-                f"capture: the step returns an array of shape {x.shape} that is neither an argument nor the result "
-                "of an operation of the step\n  fix: return a Tensor, or compute the array by autograd.numpy: "
-                "np.subtract(p, np.multiply(lr, g)), or ag.tensor(p) - lr * g, in the place of p - lr * g"
-            )
-        return slot
-    return x
+    if not is_tensor:
+        return found
+    place = UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE
+    return Made(Tensor, (found, x.layout, None, place))
 
 
 @overload

@@ -136,7 +136,7 @@ APART: dict[str, tuple[Callable[[int, Any, Any], tuple[Any, ...]], list[int]]] =
     "departs": (lambda k, x, y: (x, numpy.where(numpy.arange(6) == 2, -100, y) if k == 11 else y), [13, 22, 40]),
     "gets another form": (lambda k, x, y: (x[:5], y[:5]) if k in (11, 12, 14, 19, 20) else (x, y), [15, 26]),
     "gets a number": (lambda k, x, y: (x, y, 0.5) if k in (5, 11, 19) else (x, y), [13, 22, 40]),
-    "gets a keyword": (lambda k, x, y: (x, y, "by name") if k in (4, 5, 11, 12, 19) else (x, y), [15, 26]),
+    "gets a keyword": (lambda k, x, y: (x, y, "by name") if k in (11, 12, 19) else (x, y), [15, 26]),
     "is heard": (lambda k, x, y: (x, y, "heard") if k in (9, 11, 12) else (x, y), [15, 26]),
     "is heard while the others record": (lambda k, x, y: (x, y, "heard") if k in (2, 3) else (x, y), DUE),
     "is always heard": (lambda k, x, y: (x, y, "heard"), []),
