@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from types import MethodType
@@ -61,18 +59,6 @@ _OTHER_DECISIONS = range(3, 19)
 """The departures of a form at which the step is recorded, too, so that later calls replay what it does then."""
 _WORDS = object()
 """The last argument of a step whose last but one is a dictionary of keyword arguments."""
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """A block in which Python looks for no cycles: a third of its time, as its objects nearly all stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class CapturedStep:
@@ -144,7 +130,7 @@ class CapturedStep:
         program = self._last.program if isinstance(self._last, _Plan) else None
         return "" if program is None else program.explain()
 
-    def __call__(self, *args: Any, **words: Any) -> Any:
+    def __call__(self, /, *args: Any, **words: Any) -> Any:
         if words:
             args = *args, words, _WORDS
         if self._thread is not state.__dict__:
@@ -445,7 +431,6 @@ class CapturedStep:
                 error.extend("\n  The step itself has run in this call.")
             raise
 
-    @_without_collection()
     def _recorded(self, form: Form, of: _Recorded) -> Any:
         self._why = ""
         first = next((each for each in reversed(of.firsts) if each.guard.holds()), None)
@@ -492,6 +477,7 @@ class CapturedStep:
         if firsts or first is None:
             self._first[form.key] = [*firsts, *([run] if first is None else [])]
         if first is None:
+            recorder.forget()
             if len(self._first) > _MOST_PLANS:
                 del self._first[next(iter(self._first))]
             return result
@@ -552,6 +538,7 @@ class CapturedStep:
         if fault and is_proved and before is not None and self._depart_from_each_other(first, run, before, roots):
             self._why = f"\n  {fault}"
             self._first.setdefault(form.key, []).extend((first, run))
+            run.recorder.forget()
             return False
         if fault:
             raise CaptureError(

@@ -9,8 +9,10 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 from __future__ import annotations
 
 import copy
+import gc
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import contains, getitem, itemgetter, setitem
 from typing import Any
@@ -1066,6 +1068,19 @@ class TracedRun:
         return text.function("run", "*arrays", [line], f"{__file__}: run")
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """A block in which Python looks for no cycles: a third of the time of a trace, whose objects nearly all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collection()
 def traced_run(
     recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], anew: Iterable[Any] = ()
 ) -> tuple[TracedRun | None, str]:

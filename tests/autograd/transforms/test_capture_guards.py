@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -1170,6 +1171,31 @@ def test_what_a_library_calls_and_values_without_identity_are_seen(program: Any)
     found = [numpy.asarray(getattr(x, "array", x)).tobytes() for x in program(wrap)]
     assert [i for i, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b] == []
     assert all(each.replays >= 5 for each in made), made
+
+
+def test_a_recording_that_waits_for_a_second_one_holds_no_values() -> None:
+    scale, w = SimpleNamespace(of=1.0), ag.Parameter(numpy.ones(3, "float32"))
+    do = ag.capture(lambda x: (x * w * scale.of).sum(), warmup=0)
+    for i in range(3):
+        scale.of = float(i)
+        do(ag.tensor(_rows(i)))
+    rows = [row for runs in do._first.values() for run in runs for row in run.recorder.rows]
+    arrays = [row.value for row in rows if isinstance(row.value, numpy.ndarray)]
+    assert len(arrays) >= 6 and not any(sum(x.strides) for x in arrays)
+
+
+def test_a_keyword_may_have_any_name() -> None:
+    do = ag.capture(lambda x, **words: ag.tensor(x) * words["self"] * words["args"], warmup=0)
+    for i in range(5):
+        assert do(numpy.ones(3) * i, self=2.0, args=3.0).tolist() == [6.0 * i] * 3
+    assert do.replays == 3
+
+
+def test_a_step_runs_with_the_garbage_collector_of_the_program() -> None:
+    w = ag.Parameter(numpy.ones(3))
+    do = ag.capture(lambda x: (x * w).sum() * (2.0 if gc.isenabled() else 3.0))
+    assert [float(do(ag.tensor(numpy.ones(3))).item()) for _ in range(8)] == [6.0] * 8
+    assert gc.isenabled()
 
 
 def _by_numpy(x: Any) -> Any:
