@@ -608,7 +608,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
         return ct
     if len(have) == 2 and have[1:] == shape and ct.__class__ is np.ndarray and ct.dtype in _BLAS:  # a bias
         rows = ones(have[0], ct.dtype)  # BLAS takes half the time of a sum over rows
-        return rows.dot(ct) if type(ct) is np.ndarray else ct.T.dot(rows)  # a traced array: the same product
+        return rows.dot(ct) if type(ct) is np.ndarray else np.dot(rows, ct)  # a traced array
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)

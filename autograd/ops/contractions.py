@@ -145,7 +145,7 @@ def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     if ct.ndim != 2:
         ct = _rows(ct)
     rows = ones(len(ct), ct.dtype)
-    return rows.dot(ct) if type(ct) is ndarray else ct.T.dot(rows)  # a traced array: the same product
+    return rows.dot(ct) if type(ct) is ndarray else np.dot(rows, ct)  # a traced array
 
 
 linear = op(

@@ -390,7 +390,7 @@ class CapturedStep:
             if self._refusal:
                 raise CaptureError(self._refusal)
             other, fix = form.advice(self._parts)
-            if self._why and not other:
+            if not other and (self._why or form.named_parts() == self._parts):
                 fix = "make what differs the same in each call, or an argument of the step; write to an array in place"
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "

@@ -631,6 +631,7 @@ class Rehearsal(Recorder):
     def __init__(self, inputs: Sequence[Any], thread: int, of: Recorder):
         super().__init__(inputs, thread, is_quiet=True)
         self._of = of.rows
+        self._copies: dict[int, Any] = {}  # by the id of an array of the other run: that of this one
         self._values = {slot.at: x for slot, x in of.inputs}  # of the other run, by slot
         for row in of.rows:
             self._values[row.slot] = row.value
@@ -643,10 +644,10 @@ class Rehearsal(Recorder):
         if known.function is not row.function or (known.value is None and row.changes == "messages"):
             text = f"capture: {row.name} at {row.line} is not rehearsed"
             raise CaptureError(text)
-        operands = {
+        self._copies |= {
             id(self._values[x.at]): arg for x, arg in zip(known.args, args, strict=False) if x.__class__ is Slot
         }
-        return _copied(known.value, operands)
+        return _copied(known.value, self._copies)
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], **how: Any) -> Any:
@@ -717,14 +718,18 @@ def axes_of_copies(objects: Iterable[Any]) -> set[str]:
     return {name for layout in layouts for name, label in layout.items() if label is not V}
 
 
-def _copied(x: Any, operands: dict[int, Any]) -> Any:
-    """A copy of a result that has no objects but arrays and numbers; of an operand, as a cast returns, that of now."""
+def _copied(x: Any, copies: dict[int, Any]) -> Any:
+    """A copy of a result that has no objects but arrays and numbers, one of each array, in `copies` by their ids.
+
+    Of an operand, which a cast returns, it is that of now.
+    """
     if isinstance(x, tuple | list):
-        return x.__class__([_copied(part, operands) for part in x])
-    if id(x) in operands:
-        return operands[id(x)]
+        return x.__class__([_copied(part, copies) for part in x])
+    if id(x) in copies:
+        return copies[id(x)]
     if x.__class__ is np.ndarray:
-        return x.copy()
+        copies[id(x)] = x.copy()
+        return copies[id(x)]
     if x is None or isinstance(x, bool | int | float | complex | np.generic):
         return x
     text = f"capture: a {type(x).__name__} is not rehearsed"

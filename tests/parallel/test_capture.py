@@ -147,6 +147,28 @@ def test_optimizers_of_the_program_replay_with_the_same_bits(kind: Any, zero: in
     cc.run(lambda: same(lambda captures: with_an_own_optimizer(kind, zero, captures)), ranks=ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_model_that_is_called_twice_in_a_step(zero: int, ranks: int) -> None:
+    def program(captures: bool) -> Any:
+        with cc.Mesh(dp=cc.world().size) as mesh:
+            model = DataParallel(network(nn.Tanh()), "dp", zero=zero)
+            optimizer = optim.Adam(model.parameters(), 0.05)
+
+            def step(x: Any, y: Any) -> Any:
+                optimizer.zero_grad()
+                with ag.Tape() as tape:
+                    a, b = model(ag.tensor(x)), model(ag.tensor(x) * 0.5)
+                    loss = cc.all_reduce(((a - b) ** 2).sum(), "dp", to=I) / 24
+                tape.backward(loss)
+                optimizer.step()
+                return loss
+
+            return *train(step, captures, mesh.axis("dp").rank), bits(list(model.parameters()))
+
+    cc.run(lambda: same(program), ranks)
+
+
 def test_a_decision_after_sums_over_the_ranks_is_refused() -> None:
     with pytest.raises(CaptureError, match="decides on a computed value after something has changed"):
         cc.run(lambda: with_an_own_optimizer(own.Rebound, 0, captures=True, decides=True), ranks=2)

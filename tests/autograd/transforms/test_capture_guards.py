@@ -1150,7 +1150,24 @@ def _of_eigenvalues_that_become_complex(wrap: Wrap) -> Iterator[Any]:
         yield from do(x @ x.T + 5 * (i > 8 and i % 2) * numpy.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1]], "float32"))
 
 
+def _of_a_bias_whose_cotangent_is_broadcast(wrap: Wrap) -> Iterator[Any]:
+    for seed in range(4):
+        draw, weights = numpy.random.default_rng(seed), numpy.zeros(8, "float32")
+        layer, bias = nn.Linear(4, 3, key=random.Key(0)), ag.Parameter(numpy.zeros(3, "float32"))
+
+        def step(x: Any, layer: Any = layer, bias: Any = bias, weights: Any = weights) -> Any:
+            with ag.Tape() as tape:
+                loss = ((layer(x) + bias).sum(-1) * nn.softmax(ag.tensor(weights))).sum()
+            return loss, *(ag.tensor(ct) for ct in tape.backward(loss, wanted=[layer.bias, bias]) or ())
+
+        do = wrap(step)
+        for _ in range(16):
+            weights[...] = draw.standard_normal(8)
+            yield from do(ag.tensor(draw.standard_normal((8, 4)).astype("float32")))
+
+
 LIBRARY_CALLS: list[Any] = [
+    _of_a_bias_whose_cotangent_is_broadcast,
     _of_eigenvalues_that_become_complex,
     _of_an_end_of_the_program,
     _of_numpy_booleans, _of_boolean_tensors, _of_numbers_as_conditions, _of_a_rule_of_the_program,
