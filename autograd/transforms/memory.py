@@ -306,7 +306,10 @@ class Watch:
 
 def _sum_of(x: Any) -> int:
     x = getattr(x, "array", x)
-    return zlib.crc32(np.ascontiguousarray(x).data) if isinstance(x, np.ndarray | np.generic) and x.size else 0
+    if not isinstance(x, np.ndarray | np.generic) or not x.size:
+        return 0
+    x = np.ascontiguousarray(x)
+    return zlib.crc32(x.view(np.int64).data if x.dtype.kind in "mM" else x.data)  # times give no buffer
 
 
 class Left:

@@ -415,8 +415,13 @@ class Reach:
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
         yield f"{path}.registry", getattr(f, "registry", None)  # of `functools.singledispatch`
+        held = [cell.cell_contents for cell in cells]
+        if f.__globals__.get("__name__") == "autograd.extend":  # a primitive; or its rules, in a dictionary
+            held += [rule for each in held if isinstance(each, dict) for rule in each.values()]
+            yield from ((path, each) for each in held if isinstance(each, FunctionType | Extension))
+            return
         if is_of_library(f.__module__ or ""):
-            yield from _functions_in(path, [cell.cell_contents for cell in cells])
+            yield from _functions_in(path, held)
             return
         names = self._globals_read(f.__code__)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -567,8 +572,8 @@ def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]
     for x in values:
         if isinstance(x, FunctionType | MethodType | functools.partial | Module):
             yield path, x
-        elif isinstance(x, tuple | list | dict):
-            yield from _functions_in(path, x.values() if isinstance(x, dict) else x)
+        elif isinstance(x, tuple | list):
+            yield from _functions_in(path, x)
 
 
 def _is_empty(cell: Any) -> bool:

@@ -1013,7 +1013,13 @@ def _of_numbers_as_conditions(wrap: Wrap) -> Iterator[Any]:
 
 
 def _of_a_rule_of_the_program(wrap: Wrap) -> Iterator[Any]:
-    factor = {"k": 1.0}
+    factor, once = {"k": 1.0}, iter([1.0])
+
+    @primitive
+    def unrelated(x: Any) -> Any:  # what its rule reads is no state of the step
+        return x * 1
+
+    defvjp(unrelated, lambda ans, x: lambda g: g * next(once))
 
     @primitive
     def reverse(x: Any) -> Any:
@@ -1213,6 +1219,14 @@ def test_a_step_runs_with_the_garbage_collector_of_the_program() -> None:
     do = ag.capture(lambda x: (x * w).sum() * (2.0 if gc.isenabled() else 3.0))
     assert [float(do(ag.tensor(numpy.ones(3))).item()) for _ in range(8)] == [6.0] * 8
     assert gc.isenabled()
+
+
+def test_a_step_may_reach_an_array_of_times() -> None:
+    days = numpy.array(["2020-01-01", "2020-01-02"], "M8[D]")
+    do = ag.capture(lambda x: ag.tensor(x).sum() * len(days), warmup=0)
+    for i in range(5):
+        assert float(do(numpy.full(3, float(i))).item()) == 6.0 * i
+    assert do.replays == 3
 
 
 def _by_numpy(x: Any) -> Any:
