@@ -306,10 +306,8 @@ class Watch:
 
 def _sum_of(x: Any) -> int:
     x = getattr(x, "array", x)
-    if not isinstance(x, np.ndarray | np.generic) or not x.size:
-        return 0
-    x = np.ascontiguousarray(x)
-    return zlib.crc32(x.view(np.int64).data if x.dtype.kind in "mM" else x.data)  # times give no buffer
+    is_array = isinstance(x, np.ndarray | np.generic) and x.size
+    return zlib.crc32(np.ascontiguousarray(x).view(np.uint8).data) if is_array else 0  # times give no buffer
 
 
 class Left:

@@ -37,20 +37,7 @@ from ..optim.base import Optimizer, whole_step
 from ..random.keys import get_state, set_state
 from .guards import others_may_read
 from .reach import is_holder, is_of_library
-from .recorder import (
-    Made,
-    Recorder,
-    Row,
-    Slot,
-    accumulate,
-    adopt,
-    mapped,
-    part_at,
-    parts_of,
-    read,
-    slots_in,
-    view,
-)
+from .recorder import Made, Recorder, Row, Slot, accumulate, adopt, mapped, part_at, parts_of, read, slots_in, view
 
 __all__ = ["TracedRun", "TracedStep", "traced_run"]
 
