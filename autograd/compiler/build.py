@@ -92,6 +92,11 @@ def _machine() -> _Machine:
     return _Machine(binding, machine, linker, head, identity + hashlib.sha256(sources).digest())
 
 
+def has_vectors() -> bool:
+    """Whether the processor adds and multiplies vectors of 64 bytes."""
+    return b"+avx512f" in _machine().identity
+
+
 _addresses: dict[Any, int] = {}
 _compiled_addresses = set[int]()
 _numbers = count()  # of what is linked

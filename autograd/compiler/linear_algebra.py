@@ -10,13 +10,16 @@ matrix for which it has no result, such as a singular one, sets the flag of inva
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from .build import compile_texts, noted
+from .gemm import blocked
 from .loops import Unsupported
 from .machine import INVALID, Operand, Row, Table, loop_of, symbols_of
 
@@ -24,6 +27,9 @@ __all__ = ["matrix_row", "product_row"]
 
 _PROVED = 256  # results of a product that are compared
 _MOST = 256  # multiplications that are written out
+_LEAST_BLOCK, _MOST_BLOCK = 192, 1024  # of the inner dimension
+_ROUNDS, _ENOUGH = 5, 0.002  # in which two rows are timed; seconds
+_DRAWN = 65521  # numbers, at most
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 
 
@@ -62,18 +68,58 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
         row = _product(a, b, out, function)
     except Unsupported as error:
         return str(error)
-    random = np.random.default_rng(0)
-    times = -(-_PROVED // math.prod(out.shape))  # a few numbers may be equal by chance
-    if not _is_product(row, a, b, out, function, same, random, times):
+    tried = _Trial(a, b, out, same)
+    if not tried.is_of_numpy(row, function):
         return f"{function} of {a} and {b} to {out}: another order of additions"
     core = row.dims[1:]
-    if len(core) == 3 and math.prod(core) <= _MOST and a.dtype in _TYPES:
-        for adds_zero in (False, True):
-            small = row._replace(function=_written_out(core, row.strides[3:], a.dtype, adds_zero), owner=None)
-            if all(_is_product(small, a, b, out, function, same, random, times, numbers)
-                   for numbers in ("underflow", "random", "special")):  # fmt: skip
-                return small
+    if len(core) == 3 and a.dtype in _TYPES:
+        is_small, k = math.prod(core) <= _MOST, core[1]
+        with suppress(Unsupported):
+            for adds_zero in (False, True):  # some functions of the BLAS do, so that no result is a negative zero
+                if is_small:
+                    own = row._replace(function=_written_out(core, row.strides[3:], a.dtype, adds_zero), owner=None)
+                else:
+                    own = blocked(row, _ends(k, *_block(a.dtype)) if k > _LEAST_BLOCK else [k], adds_zero, a.dtype)
+                if tried.is_same(own, row):
+                    return own if is_small or tried.is_faster(own, row) else row
     return row
+
+
+def _ends(k: int, block: int, step: int) -> list[int]:
+    """Where OpenBLAS ends the blocks of an inner dimension: less than two blocks are two halves, rounded up."""
+    ends, begin = [], 0
+    while begin < k:
+        left = k - begin
+        size = block if left >= 2 * block else left if left <= block else -(-(left // 2) // step) * step
+        ends.append(begin := begin + size)
+    return ends
+
+
+@cache
+def _block(dtype: str) -> tuple[int, int]:
+    """The size of the blocks in which this BLAS adds, and the multiple to which it rounds, by trial.
+
+    Raises
+    ------
+    Unsupported
+        It adds in another order.
+    """
+    sides, size = (1000, 1536), int(dtype[1:])
+    trials, rows = [], []
+    for k in sides:
+        a, b, out = (Operand(dtype, (m, n), (n * size, size)) for m, n in ((64, k), (k, 64), (64, 64)))
+        trials.append(_Trial(a, b, out, False))
+        rows.append(_product(a, b, out, "matmul"))
+
+    @cache
+    def has_bits(i: int, ends: tuple[int, ...]) -> bool:
+        return trials[i].is_same(blocked(rows[i], ends, True, dtype), rows[i], ["random"])
+
+    for step in (16, 8, 4, 2, 1):
+        for block in range(_LEAST_BLOCK, _MOST_BLOCK + 1, 16):
+            if all(has_bits(i, tuple(_ends(k, block, step))) for i, k in enumerate(sides)):
+                return block, step
+    raise Unsupported("another order of additions")
 
 
 _TYPES = {"f4": "float", "f8": "double"}
@@ -81,10 +127,7 @@ _TYPES = {"f4": "float", "f8": "double"}
 
 @cache  # linked code is never unloaded, and products of other places share it
 def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, adds_zero: bool) -> int:
-    """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers.
-
-    Some functions of the BLAS add their result to zeros, so that none is a negative zero.
-    """
+    """The address of the code of a product of matrices of ``(m, k)`` and ``(k, n)`` numbers."""
     (m, k, n), kind, size = core, _TYPES[dtype], int(dtype[1:])
     lines = ["define i32 @NAME(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxiliary) {"]
     for p, name in enumerate("xyz"):
@@ -113,39 +156,76 @@ def _written_out(core: tuple[int, ...], strides: tuple[int, ...], dtype: str, ad
     return noted(address)
 
 
-def _is_product(
-    row: Row, a: Operand, b: Operand, out: Operand, name: str, same: bool, random: Any, times: int,
-    numbers: str = "random",
-) -> bool:  # fmt: skip
-    """Whether a row has the bits of a function of NumPy, some times.
+class _Trial:
+    """Operands on which the rows of a product are compared.
 
     Numbers are random; or some are special ones; or all products are so small that they become a negative zero, which
     shows for each result whether it is added to a zero.
     """
-    function = getattr(np, name)
-    x, y, found, apart = map(_empty, (a, b, out, out))
-    memories = [x.base, y.base]
-    if same:
-        memories = [max(x.base, y.base, key=len)]
-        x, y = (np.ndarray(each.shape, each.dtype, memories[0], 0, each.strides) for each in (a, b))
-    table = Table()
-    table.add(row, [each.ctypes.data for each in (x, y, found)])
-    run = table.finish()
-    with np.errstate(all="ignore"):
-        for _ in range(times):
-            for memory in memories:
-                memory[:] = _numbers(len(memory), memory.dtype, random, numbers == "special")
-            if numbers == "underflow":
-                x[...], y[...] = -np.finfo(x.dtype).smallest_subnormal, np.finfo(x.dtype).tiny
-            needed = np.asarray(function(x, y))
-            if function is not np.dot or apart.flags.c_contiguous:
-                function(x, y, out=apart)
-            else:
-                apart[...] = needed
-            run()
-            if needed.shape != out.shape or not found.tobytes() == needed.tobytes() == apart.tobytes():
-                return False
-    return True
+
+    def __init__(self, a: Operand, b: Operand, out: Operand, same: bool):
+        self._x, self._y, self._out = map(_empty, (a, b, out))
+        self._memories = [self._x.base, self._y.base]
+        if same:
+            self._memories = [max(self._x.base, self._y.base, key=len)]
+            self._x, self._y = (np.ndarray(z.shape, z.dtype, self._memories[0], 0, z.strides) for z in (a, b))
+        self._random = np.random.default_rng(0)
+        self._times = -(-_PROVED // math.prod(out.shape))  # a few numbers may be equal by chance
+
+    def is_of_numpy(self, row: Row, name: str) -> bool:
+        """Whether a row has the bits of a function of NumPy, with and without ``out=``."""
+        function, run, apart = getattr(np, name), self._run(row), np.empty_like(self._out)
+        with np.errstate(all="ignore"):
+            for _ in range(self._times):
+                self._fill("random")
+                needed = np.asarray(function(self._x, self._y))
+                if function is not np.dot or self._out.flags.c_contiguous:
+                    function(self._x, self._y, out=self._out)
+                else:
+                    self._out[...] = needed
+                apart[...] = self._out
+                run()
+                if needed.shape != apart.shape or not self._bytes() == needed.tobytes() == apart.tobytes():
+                    return False
+        return True
+
+    def is_same(self, row: Row, other: Row, kinds: Sequence[str] = ("underflow", "random", "special")) -> bool:
+        """Whether a row has the bits of another one."""
+        run, run_other = self._run(row), self._run(other)
+        for kind in kinds:
+            for _ in range(self._times):
+                self._fill(kind)
+                run_other()
+                needed = self._bytes()
+                run()
+                if self._bytes() != needed:
+                    return False
+        return True
+
+    def is_faster(self, row: Row, other: Row) -> bool:
+        """Whether a row takes less time than another one."""
+        self._fill("random")
+        runs, times = [self._run(row), self._run(other)], list[float]()
+        while len(times) < 2 * _ROUNDS and sum(times) < _ENOUGH:
+            for run in runs:
+                start = perf_counter()
+                run()
+                times.append(perf_counter() - start)
+        return min(times[::2]) < min(times[1::2])
+
+    def _run(self, row: Row) -> Callable[..., int]:
+        table = Table()
+        table.add(row, [x.ctypes.data for x in (self._x, self._y, self._out)])
+        return table.finish()
+
+    def _bytes(self) -> bytes:
+        return bytes(self._out.tobytes())
+
+    def _fill(self, kind: str) -> None:
+        for memory in self._memories:
+            memory[:] = _numbers(len(memory), memory.dtype, self._random, kind == "special")
+        if kind == "underflow":
+            self._x[...], self._y[...] = -np.finfo(self._x.dtype).smallest_subnormal, np.finfo(self._x.dtype).tiny
 
 
 def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
@@ -211,15 +291,16 @@ def _empty(operand: Operand) -> Any:
 
 
 def _numbers(n: int, dtype: Any, random: np.random.Generator, special: bool) -> Any:
-    """Random numbers; with `special` some of them are zeros, extremes and others."""
-    numbers = 3 * random.standard_normal(n)
+    """Random numbers, which repeat after a prime count; with `special` some of them are zeros, extremes and others."""
+    count = min(n, _DRAWN)
+    numbers = 3 * random.standard_normal(count)
     if np.dtype(dtype).kind == "c":
-        return numbers + 3j * random.standard_normal(n)
-    if special:
+        numbers = numbers + 3j * random.standard_normal(count)
+    elif special:
         info = np.finfo(dtype)
         extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]
-        numbers = np.where(random.random(n) < 0.4, random.choice([*_SPECIAL, *extremes], n), numbers)
-    return numbers
+        numbers = np.where(random.random(count) < 0.4, random.choice([*_SPECIAL, *extremes], count), numbers)
+    return np.resize(numbers.astype(dtype), n)
 
 
 # -- functions of numpy.linalg -----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ _BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
 
 FASTCALL = 0x80
 """METH_FASTCALL: a built-in function is given the address of its arguments, and their number."""
+_ALIGNED = 64
 _DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
 
 
@@ -77,6 +78,8 @@ class Row(NamedTuple):
         strides in them.
     owner : object
         It lives as long as the table.
+    scratch : int
+        Bytes of memory that the function uses while it runs, whose address is its `auxiliary`.
     """
 
     function: int
@@ -87,6 +90,7 @@ class Row(NamedTuple):
     checks: bool = False
     repeat: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None = None
     owner: Any = None
+    scratch: int = 0
 
 
 class Table:
@@ -109,6 +113,7 @@ class Table:
         self._inner: list[tuple[int, int]] = []  # words that are addresses in the table: their place, and that of it
         self._bases = 0
         self._kept: list[Any] = []
+        self._scratch, self._scratched = 0, list[int]()  # bytes, and the words that are their address
 
     def add(self, row: Row, pointers: Sequence[int | tuple[int, int]]) -> int:
         """Add the call of a row, and return its number.
@@ -119,6 +124,9 @@ class Table:
         extents, steps = row.repeat or ((), ())
         checks = row.checks + 2 * (not is_compiled(row.function))
         words = [0, row.function, row.context, row.auxiliary, checks, 0, 0, len(extents), n]
+        if row.scratch:
+            self._scratch = max(self._scratch, row.scratch)
+            self._scratched.append(at + 3)
         for pointer in pointers:
             if isinstance(pointer, tuple):
                 base, offset = pointer
@@ -161,10 +169,12 @@ class Table:
         start = table.ctypes.data
         for place, at in self._inner:
             table[place] = start + 8 * at
+        scratch = np.empty(self._scratch + _ALIGNED, np.uint8)
+        table[self._scratched] = -(-scratch.ctypes.data // _ALIGNED) * _ALIGNED
         given = np.zeros(count + 1, np.int64)
         head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
                          id(np.ndarray), _DATA, int(holds)], np.int64)  # fmt: skip
-        return builtin(_walker()[1], head.ctypes.data, (head, table, moves, given, *self._kept))
+        return builtin(_walker()[1], head.ctypes.data, (head, table, moves, given, scratch, *self._kept))
 
 
 class Definition(ctypes.Structure):

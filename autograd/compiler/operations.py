@@ -159,8 +159,8 @@ def declarations(text: str) -> str:
         result, at, rest = part.partition(" @llvm.")
         if at and "\n" not in result:
             name, _, given = rest.partition("(")
-            given = given.partition(")")[0]
-            found[name] = f"declare {result} @llvm.{name}({', '.join([result] * given.count(f'{result} '))})"
+            kinds = [x.rpartition(" ")[0] for x in given.partition(")")[0].split(", ")]
+            found[name] = f"declare {result} @llvm.{name}({', '.join(kinds)})"
     lines = [*found.values(), *(_METADATA if "!llvm.loop" in text else ())]
     return "".join(f"{line}\n" for line in lines)
 
