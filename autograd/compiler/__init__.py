@@ -18,6 +18,7 @@
 `build`           compiles a text, and keeps the code in a store on disk
 `walker`          the text of the function that runs a table
 `machine`         tables of calls: compiled loops and NumPy's inner loops
+`gemm`            products of matrices in code of our own
 `linear_algebra`  products and functions of `numpy.linalg` as rows of a table
 ================  ====================================================================================================
 
