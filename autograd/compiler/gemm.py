@@ -197,38 +197,40 @@ def _tile(dtype: str, rows: int, vectors: int) -> int:
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
-_PACK = "internal void @pack_{}(ptr %x, i64 %step, i64 %k, i64 %count, i64 %rows, i64 %line, ptr %to)"
+_PACK = "void @NAME(ptr %x, i64 %step, i64 %k, i64 %count, i64 %rows, i64 %line, ptr %to)"
 """The head of the functions that pack `count` rows into panels of `rows` rows, at most two vectors.
 
 A panel has a line of `line` bytes, one or two vectors, for each place of the inner dimension: the elements of its rows.
-`step` is the stride in bytes of the dimension whose elements are not side by side: `along` packs rows whose elements
-are, `across` such whose elements at one place are. Where a line has more elements than there are rows, these are of
-another row once more: to compute with zeros there might raise errors of floating point.
+`step` is the stride in bytes of the dimension whose elements are not side by side: one function packs `along` rows
+whose elements are, another one `across` such whose elements at one place are. Where a line has more elements than there
+are rows, these are of another row once more: to compute with zeros there might raise errors of floating point. Up to
+`_spare` bytes after the last panel are written, too.
 """
 
 
-def _pack_along(dtype: str) -> str:
-    """The text of a function that packs squares of elements, which it transposes."""
+@cache
+def _pack(dtype: str, is_along: bool) -> int:
+    """The address of one of the two functions."""
     code = _Code(dtype)
-    lanes, size = code.lanes, code.size
-    whole, last = code(f"and i64 %k, {-lanes}"), code.minus("%count", 1)
-    rest, vectors = code.minus("%k", whole), code(f"udiv i64 %line, {_VECTOR}")
-    inside, panel = code.first_lanes(rest), code.variable("ptr", "%to")
+    (_along if is_along else _across)(code)
+    ((address,),) = compile_texts([code.function(_PACK)], ["NAME"])
+    return address
+
+
+def _along(code: _Code) -> None:
+    """Pack squares of elements, which are transposed."""
+    lanes = code.lanes
+    last, vectors, panel = code.minus("%count", 1), code(f"udiv i64 %line, {_VECTOR}"), code.variable("ptr", "%to")
     with code.loop("%count", "%rows") as j:
         with code.loop(vectors) as v:
             first, to = code.plus(j, code.times(v, lanes)), code.at(code.get("ptr", panel), code.times(v, _VECTOR))
             rows = [code.at("%x", code.times("%step", code.least(code.plus(first, q), last))) for q in range(lanes)]
-            with code.loop(whole, lanes) as p:
-                square = _transposed(code, [code.get(code.vector, row, code.times(p, size)) for row in rows])
+            with code.loop("%k", lanes) as p:
+                mask, at = code.first_lanes(code.minus("%k", p)), code.times(p, code.size)
+                square = _transposed(code, [code.masked(code.at(row, at), mask) for row in rows])
                 for q, x in enumerate(square):
                     code.put(x, code.at(to, code.times(code.plus(p, q), "%line")))
-            with code.when(code.is_less(0, rest)):
-                square = _transposed(code, [code.masked(code.at(row, code.times(whole, size)), inside) for row in rows])
-                for q, x in enumerate(square):
-                    with code.when(code.is_less(q, rest)):
-                        code.put(x, code.at(to, code.times(code.plus(whole, q), "%line")))
         code.set("ptr", code.at(code.get("ptr", panel), code.times("%line", "%k")), panel)
-    return code.function(_PACK.format("along"))
 
 
 def _transposed(code: _Code, rows: list[str]) -> list[str]:
@@ -243,9 +245,8 @@ def _transposed(code: _Code, rows: list[str]) -> list[str]:
     return rows
 
 
-def _pack_across(dtype: str) -> str:
-    """The text of a function that packs the lines of all panels for one place after another."""
-    code = _Code(dtype)
+def _across(code: _Code) -> None:
+    """Pack the lines of all panels for one place after another."""
     panels, panel, width = code("sdiv i64 %count, %rows"), code.times("%line", "%k"), code.times("%rows", code.size)
     rest = code.minus("%count", code.times(panels, "%rows"))
     has_two = code.is_less(_VECTOR, "%line")
@@ -263,20 +264,23 @@ def _pack_across(dtype: str) -> str:
             copy(code.at(x, code.times(j, width)), code.at(to, code.times(j, panel)), full)
         with code.when(code.is_less(0, rest)):
             copy(code.at(x, code.times(panels, width)), code.at(to, code.times(panels, panel)), last)
-    return code.function(_PACK.format("across"))
+
+
+def _spare(line: int, dtype: str) -> int:
+    return _VECTOR // int(dtype[1:]) * line
 
 
 # -- the product -------------------------------------------------------------------------------------------------------
-_WORDS = ("rows", "line", "rows_at_once", "columns_at_once", "packed_b", "is_direct", "full", "half", "last_full",
-          "last_half", "start", "blocks")  # fmt: skip
+_WORDS = ("rows", "line", "rows_at_once", "columns_at_once", "packed_b", "is_direct", "pack_a", "pack_b", "a_step",
+          "b_step", "full", "half", "last_full", "last_half", "start", "blocks")  # fmt: skip
 """What the function of a product reads first in its context: the rows and bytes of a line of a panel of `a`; the rows
 and columns that are packed at a time; the place of columns in the scratch memory; whether full panels of `b` are read
-where they are; the addresses of tiles of two vectors and of one, for a panel and for the last one; the number to which
-sums are added; the count of blocks."""
+where they are; the functions that pack, and their `step`; tiles of two vectors and of one, for a panel of `a` and for
+the last one; the number to which sums are added; the count of blocks."""
 
 
 @cache
-def _driver(dtype: str, a_along: bool, b_along: bool) -> int:
+def _driver(dtype: str) -> int:
     """The address of the function of a row, which packs panels and calls tiles.
 
     Its context is the words of `_WORDS`, and then the end of each block of the inner dimension.
@@ -288,6 +292,7 @@ def _driver(dtype: str, a_along: bool, b_along: bool) -> int:
     a_row, a_inner, b_inner, b_column, c_row = (code.get("i64", "%strides", 8 * i) for i in range(3, 8))
     width, size, rows, line = 2 * code.lanes, code.size, word["rows"], word["line"]
     packed_b, is_direct = code.at("%scratch", word["packed_b"]), code.is_less(0, word["is_direct"])
+    pack_a, pack_b = (code(f"inttoptr i64 {word[name]} to ptr") for name in ("pack_a", "pack_b"))
     begin, start = code.variable("i64", "0"), code.variable("ptr", code.at("%context", 8 * _WORDS.index("start")))
     with code.loop(word["blocks"]) as block:
         p, end = code.get("i64", begin), code.get("i64", code.at("%context", 8 * len(_WORDS)), code.times(block, 8))
@@ -299,19 +304,17 @@ def _driver(dtype: str, a_along: bool, b_along: bool) -> int:
             some = code.times(rows, _TOGETHER)
             with code.loop(a_count, some) as i:
                 x = code.at(a_block, code.times(code.plus(row, i), a_row))
-                step, name = (a_row, "along") if a_along else (a_inner, "across")
                 count, to = code.least(code.minus(a_count, i), some), code.get("ptr", a_panel)
-                given = f"ptr {x}, i64 {step}, i64 {k}, i64 {count}, i64 {rows}, i64 {line}, ptr {to}"
-                code.do(f"call void @pack_{name}({given})")
+                given = f"ptr {x}, i64 {word['a_step']}, i64 {k}, i64 {count}, i64 {rows}, i64 {line}, ptr {to}"
+                code.do(f"call void {pack_a}({given})")
                 code.set("ptr", code.at(to, code.times(panel_bytes, _TOGETHER)), a_panel)
             with code.loop(n, word["columns_at_once"]) as column:
                 b_count = code.least(code.minus(n, column), word["columns_at_once"])
                 skipped = code.choose(is_direct, "i64", code(f"and i64 {b_count}, {-width}"), 0)
                 b_columns = code.at(b_block, code.times(column, b_column))
-                step, name = (b_column, "along") if b_along else (b_inner, "across")
                 x, to = code.at(b_columns, code.times(skipped, b_column)), code.times(skipped, column_bytes)
-                given = f"ptr {x}, i64 {step}, i64 {k}, i64 {code.minus(b_count, skipped)}, i64 {width}"
-                code.do(f"call void @pack_{name}({given}, i64 {width * size}, ptr {code.at(packed_b, to)})")
+                given = f"ptr {x}, i64 {word['b_step']}, i64 {k}, i64 {code.minus(b_count, skipped)}, i64 {width}"
+                code.do(f"call void {pack_b}({given}, i64 {width * size}, ptr {code.at(packed_b, to)})")
                 code.set("ptr", "%scratch", a_panel)
                 with code.loop(a_count, rows) as i:
                     a_now, row_now = code.get("ptr", a_panel), code.plus(row, i)
@@ -334,9 +337,7 @@ def _driver(dtype: str, a_along: bool, b_along: bool) -> int:
         code.set("ptr", "null", start)
         code.set("i64", end, begin)
     head = "i32 @NAME(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %scratch)"
-    packs = [write(dtype) for write, is_used in ((_pack_along, a_along or b_along),
-                                                 (_pack_across, not (a_along and b_along))) if is_used]  # fmt: skip
-    ((address,),) = compile_texts(["\n".join([*packs, code.function(head, "ret i32 0")])], ["NAME"])
+    ((address,),) = compile_texts([code.function(head, "ret i32 0")], ["NAME"])
     return noted(address)
 
 
@@ -376,8 +377,9 @@ def blocked(row: Row, ends: Sequence[int], adds_zero: bool, dtype: str) -> Row:
     ]
     is_direct = panels <= _FEW and b_column == size
     start = int.from_bytes(np.array(0.0 if adds_zero else -0.0, dtype).tobytes(), "little", signed=True)
-    words = [rows, line, rows * panels_at_once, columns_at_once, packed_b, is_direct, *tiles, start, len(ends), *ends]
-    context = np.array(words, np.int64)
-    scratch = packed_b + min(columns_at_once, -(-n // width) * width) * k * size
-    driver = _driver(dtype, a_inner == size, b_inner == size)
-    return row._replace(function=driver, context=context.ctypes.data, scratch=scratch, owner=context)
+    packs = [_pack(dtype, step == size) for step in (a_inner, b_inner)]
+    steps = [outer if inner == size else inner for outer, inner in ((a_row, a_inner), (b_column, b_inner))]
+    words = [rows, line, rows * panels_at_once, columns_at_once, packed_b, is_direct, *packs, *steps, *tiles, start]
+    context = np.array([*words, len(ends), *ends], np.int64)
+    scratch = packed_b + min(columns_at_once, -(-n // width) * width) * k * size + _spare(max(line, 2 * _VECTOR), dtype)
+    return row._replace(function=_driver(dtype), context=context.ctypes.data, scratch=scratch, owner=context)

@@ -27,8 +27,9 @@ __all__ = ["matrix_row", "product_row"]
 
 _PROVED = 256  # results of a product that are compared
 _MOST = 256  # multiplications that are written out
+_MANY, _FEW = 1 << 19, 1 << 10  # multiplications from which on code of our own is tried
 _LEAST_BLOCK, _MOST_BLOCK = 192, 1024  # of the inner dimension
-_ROUNDS, _ENOUGH = 5, 0.002  # in which two rows are timed; seconds
+_ROUNDS = 4  # in which two rows are timed
 _DRAWN = 65521  # numbers, at most
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 
@@ -72,8 +73,8 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
     if not tried.is_of_numpy(row, function):
         return f"{function} of {a} and {b} to {out}: another order of additions"
     core = row.dims[1:]
-    if len(core) == 3 and a.dtype in _TYPES:
-        is_small, k = math.prod(core) <= _MOST, core[1]
+    is_small, k = math.prod(core) <= _MOST, core[1]
+    if len(core) == 3 and a.dtype in _TYPES and (is_small or _is_worth_trying(core, row.strides)):
         with suppress(Unsupported):
             for adds_zero in (False, True):  # some functions of the BLAS do, so that no result is a negative zero
                 if is_small:
@@ -83,6 +84,12 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
                 if tried.is_same(own, row):
                     return own if is_small or tried.is_faster(own, row) else row
     return row
+
+
+def _is_worth_trying(core: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether `blocked` may be faster than the BLAS: for many rows, or where the second operand is transposed."""
+    (m, k, n), (b_row, b_column) = core, strides[5:7]
+    return min(m, n) > 1 and m * k * n >= (_MANY if b_column <= b_row else _FEW)
 
 
 def _ends(k: int, block: int, step: int) -> list[int]:
@@ -206,7 +213,7 @@ class _Trial:
         """Whether a row takes less time than another one."""
         self._fill("random")
         runs, times = [self._run(row), self._run(other)], list[float]()
-        while len(times) < 2 * _ROUNDS and sum(times) < _ENOUGH:
+        for _ in range(_ROUNDS):
             for run in runs:
                 start = perf_counter()
                 run()
