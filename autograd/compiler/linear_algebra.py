@@ -73,8 +73,9 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
     if not tried.is_of_numpy(row, function):
         return f"{function} of {a} and {b} to {out}: another order of additions"
     core = row.dims[1:]
-    is_small, k = math.prod(core) <= _MOST, core[1]
+    is_small = math.prod(core) <= _MOST
     if len(core) == 3 and a.dtype in _TYPES and (is_small or _is_worth_trying(core, row.strides)):
+        k = core[1]
         with suppress(Unsupported):
             for adds_zero in (False, True):  # some functions of the BLAS do, so that no result is a negative zero
                 if is_small:
