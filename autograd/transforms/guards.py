@@ -346,37 +346,38 @@ def _other_values(array: Any, seed: int, random: np.random.Generator, is_far: bo
     x = _copy_of(np.asarray(array))
     flat, is_float = x.reshape(-1), x.dtype.kind in "fc"
     if is_far and not is_float:
-        flat = (_masks if x.dtype.kind == "b" else _integers)(flat, seed % 3, random)
+        flat = (_masks if x.dtype.kind == "b" else _integers)(flat, seed, random)
     elif is_far or not is_float:
         flat = random.permutation(flat)
     if is_float:
         flat = flat * np.asarray(random.uniform(0.7, 1.3, flat.shape), x.real.dtype) + x.dtype.type(0.03125)
         if is_far:
             flat = flat * np.where(random.random(flat.shape) < 0.25, -1, 1)
+            flat[-1] = 0 if seed % 4 == 3 else flat[-1]
     x[...] = flat.reshape(x.shape)
     return x if isinstance(array, np.ndarray) else x[()]
 
 
-def _masks(flat: Any, way: int, random: np.random.Generator) -> Any:
-    """Booleans at random of which the first and the last are others; in one way all of them are alike."""
+def _masks(flat: Any, seed: int, random: np.random.Generator) -> Any:
+    """Booleans at random of which the first and the last are others; one seed of three makes all of them alike."""
     found = random.random(flat.shape) < 0.5
     found[0], found[-1] = not flat[0], not flat[-1]
-    return np.full(flat.shape, not flat[0]) if way == 1 else found
+    return np.full(flat.shape, not flat[0]) if seed % 3 == 1 else found
 
 
-def _integers(flat: Any, way: int, random: np.random.Generator) -> Any:
-    """Other integers of the same range: as the way is 0, 1 or 2 without the largest, without the smallest, or with a 0.
+def _integers(flat: Any, seed: int, random: np.random.Generator) -> Any:
+    """Other integers of the same range: by the seed without the largest, without the smallest, or with a 0.
 
     In the third way there are some that are missing between the smallest and the largest, too. One that is negative
     stays among them, as the label of rows that are ignored. Equal integers become smaller by 1, every second one by 2,
-    or all halves; those not above 0, and in one way those below 3, become larger by 1.
+    all halves, or 0; those not above 0, and in one way those below 3, become larger by 1.
     """
-    values = np.unique(flat)
+    values, way = np.unique(flat), seed % 3
     missing = np.resize(found, flat.size // 2) if way == 2 and (found := _missing(values)).size else values[:0]
     if values.size == 1:
         known, found = int(values[0]), flat.copy()
-        other = known + 1 if known < 1 or known < 3 and way == 1 else (known - 1, known - 2, known // 2)[way]
-        found[:: 2 if way == 1 and flat.size > 1 else 1] = other
+        other = known + 1 if known < 1 or known < 3 and seed % 4 == 1 else (known - 1, known - 2, known // 2, 0)[seed % 4]
+        found[:: 2 if seed % 4 == 1 and flat.size > 1 else 1] = other
         return found
     least = min(0, values[0])
     values = (values[:-1], values[1:], values)[way]

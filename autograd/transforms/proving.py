@@ -73,7 +73,7 @@ def proved_run(
             if why and is_alone and not others_may_read():  # who may have written meanwhile
                 before.give_back()
                 _require_rows(rows, form, left)
-            runs = min(_MOST_RUNS, max(2, _ROWS // len(recorder.rows))) if recorder.rows and is_alone else 0
+            runs = min(_MOST_RUNS, max(2, _ROWS // max(1, len(recorder.rows)))) if is_alone else 0
             for seed in range(1, 1 + runs):
                 made = None if why else made
                 if made is not None:
