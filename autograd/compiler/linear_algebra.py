@@ -30,7 +30,7 @@ _MOST = 256  # multiplications that are written out
 _MANY, _FEW = 1 << 19, 1 << 10  # multiplications from which on code of our own is tried
 _LEAST_BLOCK, _MOST_BLOCK = 192, 1024  # of the inner dimension
 _ROUNDS = 4  # in which two rows are timed
-_DRAWN = 65521  # numbers, at most
+_DRAWN = 65521  # numbers, after which they repeat
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 
 
@@ -231,7 +231,9 @@ class _Trial:
 
     def _fill(self, kind: str) -> None:
         for memory in self._memories:
-            memory[:] = _numbers(len(memory), memory.dtype, self._random, kind == "special")
+            numbers = _drawn(memory.dtype.str, kind == "special")
+            first = int(self._random.integers(_DRAWN))
+            numbers.take(np.arange(first, first + len(memory)), out=memory, mode="wrap")
         if kind == "underflow":
             self._x[...], self._y[...] = -np.finfo(self._x.dtype).smallest_subnormal, np.finfo(self._x.dtype).tiny
 
@@ -298,17 +300,18 @@ def _empty(operand: Operand) -> Any:
     return np.ndarray(operand.shape, operand.dtype, memory, 0, operand.strides)
 
 
-def _numbers(n: int, dtype: Any, random: np.random.Generator, special: bool) -> Any:
-    """Random numbers, which repeat after a prime count; with `special` some of them are zeros, extremes and others."""
-    count = min(n, _DRAWN)
-    numbers = 3 * random.standard_normal(count)
-    if np.dtype(dtype).kind == "c":
-        numbers = numbers + 3j * random.standard_normal(count)
+@cache
+def _drawn(dtype: str, special: bool) -> Any:
+    """A prime count of random numbers; with `special` some of them are zeros, extremes and others."""
+    random, kind = np.random.default_rng(0), np.dtype(dtype).kind
+    numbers = 3 * random.standard_normal(_DRAWN)
+    if kind == "c":
+        numbers = numbers + 3j * random.standard_normal(_DRAWN)
     elif special:
         info = np.finfo(dtype)
         extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]
-        numbers = np.where(random.random(count) < 0.4, random.choice([*_SPECIAL, *extremes], count), numbers)
-    return np.resize(numbers.astype(dtype), n)
+        numbers = np.where(random.random(_DRAWN) < 0.4, random.choice([*_SPECIAL, *extremes], _DRAWN), numbers)
+    return numbers.astype(dtype)
 
 
 # -- functions of numpy.linalg -----------------------------------------------------------------------------------------

@@ -375,9 +375,9 @@ def _integers(flat: Any, seed: int, random: np.random.Generator) -> Any:
     values, way = np.unique(flat), seed % 3
     missing = np.resize(found, flat.size // 2) if way == 2 and (found := _missing(values)).size else values[:0]
     if values.size == 1:
-        known, found = int(values[0]), flat.copy()
-        other = known + 1 if known < 1 or known < 3 and seed % 4 == 1 else (known - 1, known - 2, known // 2, 0)[seed % 4]
-        found[:: 2 if seed % 4 == 1 and flat.size > 1 else 1] = other
+        known, found, turn = int(values[0]), flat.copy(), seed % 4
+        other = known + 1 if known < 1 or known < 3 and turn == 1 else (known - 1, known - 2, known // 2, 0)[turn]
+        found[:: 2 if turn == 1 and flat.size > 1 else 1] = other
         return found
     least = min(0, values[0])
     values = (values[:-1], values[1:], values)[way]
