@@ -23,7 +23,7 @@ from .gemm import blocked
 from .loops import Unsupported
 from .machine import INVALID, Operand, Row, Table, loop_of, symbols_of
 
-__all__ = ["matrix_row", "product_row"]
+__all__ = ["matrix_row", "product_row", "rows_of_product"]
 
 _PROVED = 256  # results of a product that are compared
 _MOST = 256  # multiplications that are written out
@@ -66,12 +66,20 @@ def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", 
 def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: bool) -> Row | str:
     """The row, or why there is none."""
     try:
-        row = _product(a, b, out, function)
+        row, own = rows_of_product(a, b, out, function, same)
     except Unsupported as error:
         return str(error)
-    tried = _Trial(a, b, out, same)
+    is_better = own is not None and (not own.scratch or _Trial(a, b, out, same).is_faster(own, row))
+    return own if own is not None and is_better else row
+
+
+def rows_of_product(
+    a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False
+) -> tuple[Row, Row | None]:  # fmt: skip
+    """The row of NumPy's loop, and the row in code of our own that has the same bits, or None; see `product_row`."""
+    row, tried = _product(a, b, out, function), _Trial(a, b, out, same)
     if not tried.is_of_numpy(row, function):
-        return f"{function} of {a} and {b} to {out}: another order of additions"
+        raise Unsupported(f"{function} of {a} and {b} to {out}: another order of additions")
     core = row.dims[1:]
     is_small = math.prod(core) <= _MOST
     if len(core) == 3 and a.dtype in _TYPES and (is_small or _is_worth_trying(core, row.strides)):
@@ -83,8 +91,8 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
                 else:
                     own = blocked(row, _ends(k, *_block(a.dtype)) if k > _LEAST_BLOCK else [k], adds_zero, a.dtype)
                 if tried.is_same(own, row):
-                    return own if is_small or tried.is_faster(own, row) else row
-    return row
+                    return row, own
+    return row, None
 
 
 def _is_worth_trying(core: tuple[int, ...], strides: tuple[int, ...]) -> bool:
