@@ -333,7 +333,7 @@ def in_other(array: Any, seed: int, scale: float | None = None) -> None:
     if is_float and scale is not None:
         array *= array.dtype.type(scale)
     else:
-        way = 0 if scale is None else 1 if scale else 2
+        way = 0 if scale is None else 1 if scale else 11  # of seeds, the one that makes a single integer 0
         array[...] = _other_values(array, way, np.random.default_rng((seed, way)), is_far=not is_float)
 
 
@@ -373,7 +373,9 @@ def _integers(flat: Any, seed: int, random: np.random.Generator) -> Any:
     all halves, or 0; those not above 0, and in one way those below 3, become larger by 1.
     """
     values, way = np.unique(flat), seed % 3
-    missing = np.resize(found, flat.size // 2) if way == 2 and (found := _missing(values)).size else values[:0]
+    if seed // 3 % 2 and values.size > 1:  # what stood in one half of the integers stands in the other one
+        return _integers(flat[::-1], seed - 3, random)[::-1]
+    missing = np.resize(found, -(-flat.size // 2)) if way == 2 and (found := _missing(values)).size else values[:0]
     if values.size == 1:
         known, found, turn = int(values[0]), flat.copy(), seed % 4
         other = known + 1 if known < 1 or known < 3 and turn == 1 else (known - 1, known - 2, known // 2, 0)[turn]
