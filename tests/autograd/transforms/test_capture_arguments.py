@@ -337,7 +337,7 @@ UNPROVED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int], Any]]] = {
     "the sum of equal numbers": (lambda x, n: x * float(n.sum()), lambda i: numpy.full(3, 2 + i)),
     "the last of two": (lambda x, n: x * float(n[-1]), lambda i: numpy.array([1, i])),
     "a label that no recorded call has": (
-        lambda x, n: np.where(n[0] == 1, x, -x), lambda i: numpy.array([2 - i, 0, 2, 0, 0])),
+        lambda x, n: x * (2.0 if n[0] == 1 else 3.0), lambda i: numpy.array([2 - i, 0, 2, 0, 0])),
     "the first of two": (lambda x, n: x * float(n[0]), lambda i: numpy.array([i, 1])),
     "the smallest": (lambda x, n: x * float(n.min()), lambda i: numpy.array([0 + i, 5, 2, 3])),
     "how many are not 0": (lambda x, n: x * float(numpy.count_nonzero(n)), lambda i: numpy.array([3, 1, 2 - 2 * i])),
