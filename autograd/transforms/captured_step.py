@@ -630,8 +630,8 @@ class CapturedStep:
             Recorder(form.arrays, get_ident()) if state.distribution.is_alone
             else Rehearsal(form.arrays, get_ident(), recorder)
         )  # fmt: skip
-        again.outside, again.reachable = recorder.outside, recorder.reachable
-        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        again.outside, again.reachable, again.twins = recorder.outside, recorder.reachable, recorder.twins
+        again.persistent, again.may_cast, again.like = recorder.persistent, recorder.may_cast, recorder.rows
         again.follow(recorder.stateful)
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
