@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -151,7 +152,6 @@ class _Access(NamedTuple):
 
     at: int
     operand: Operand
-    is_written: bool
     start: int
     end: int
 
@@ -182,7 +182,8 @@ class Plan:
         self.kept, self.fuses = list(kept), fuses
         self.nodes = self._used(nodes)
         self.groups: list[Group] = []
-        self._accesses: dict[int, list[_Access]] = {}  # by buffer
+        self._accesses: defaultdict[int, list[_Access]] = defaultdict(list)  # by buffer
+        self._writes: defaultdict[int, list[_Access]] = defaultdict(list)  # those that write: of a number, one of many
         self._alike: dict[Any, list[int]] = {}  # groups by shape, and by what is used together
         self._together = self._used_together() if fuses else {}
         self._in_place: dict[int, tuple[int, int, Buffer]] = {}  # by buffer: whose memory it takes, the group, itself
@@ -209,7 +210,9 @@ class Plan:
 
     def _forget(self) -> None:
         """Drop what only planning needs, which is some objects for each node: Python would look for cycles in them."""
-        self._accesses, self._alike, self._together, self._loops = {}, {}, {}, set()
+        self._accesses.clear()
+        self._writes.clear()
+        self._alike, self._together, self._loops = {}, {}, set()
         for group in self.groups:
             group.forget()
 
@@ -245,7 +248,7 @@ class Plan:
         shape = shape_of(node) if is_loop else ()
         reads, writes = reads_of(node), node.outs
         if is_loop and node.kind in ("ufunc", "guard"):
-            reads = [along(x, shape) for x in reads]
+            reads = [x if x.shape == shape else along(x, shape) for x in reads]
         if node.kind == "gather":
             reads = [_anywhere(reads[0]), *reads[1:]]
         least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
@@ -275,7 +278,10 @@ class Plan:
             self._note(at, x, True)
 
     def _note(self, at: int, x: Operand, is_written: bool = False) -> None:
-        self._accesses.setdefault(id(x.buffer), []).append(_Access(at, x, is_written, x.low, x.high))
+        access = _Access(at, x, x.low, x.high)
+        self._accesses[id(x.buffer)].append(access)
+        if is_written:
+            self._writes[id(x.buffer)].append(access)
 
     def _used_together(self) -> dict[int, int]:
         """By the id of a node over many elements: the part of them to which it belongs, if nothing connects the parts.
@@ -325,11 +331,11 @@ class Plan:
     def _least(self, reads: Iterable[Operand], writes: Iterable[Operand]) -> int:
         """The first group that a node with these operands may join."""
         least = 0
-        for is_written, operands in ((False, reads), (True, writes)):
+        for others, operands in ((self._writes, reads), (self._accesses, writes)):
             for x in operands:
                 low, high = x.low, x.high
-                for known in self._accesses.get(id(x.buffer), ()):
-                    if (is_written or known.is_written) and known.at >= least and known.meets(low, high):
+                for known in reversed(others.get(id(x.buffer), ())):  # then most that are earlier are skipped
+                    if known.at >= least and known.meets(low, high):
                         least = known.at if x.is_at(known.operand) else known.at + 1
         return least
 
@@ -426,7 +432,7 @@ def _place_for(size: int, first: int, last: int, placed: Sequence[tuple[int, int
     """
     n = -(-max(size, 1) // _ALIGNED) * _ALIGNED
     start, best, least = 0, -1, 1 << 62
-    for low, high in sorted((low, high) for low, high, begin, end in placed if begin <= last and first <= end):
+    for low, high in sorted([(low, high) for low, high, begin, end in placed if begin <= last and first <= end]):
         if n <= low - start < least:
             best, least = start, low - start
         start = max(start, high)
@@ -589,7 +595,7 @@ def _merged(
     if axes is not None:
         return shape, strides, tuple(axes), layout
     dims = [d for d, n in enumerate(shape) if n != 1]
-    if not any(step[0] in ("store_at", "add_at") for step in last):
+    if len(dims) > 1 and not any(step[0] in ("store_at", "add_at") for step in last):
         dims.sort(key=lambda d: (-sum(abs(strides[k][d]) for k in written), -sum(abs(s[d]) for s in strides)))
     found: list[tuple[int, list[int]]] = []  # extent, and the strides of the pointers
     for d in dims:

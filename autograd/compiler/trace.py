@@ -124,7 +124,7 @@ class Trace:
             if out.buffer.kind in ("constant", "argument"):
                 raise Refused("a write to a constant, or to an argument")
             for x in node.reads if node.kind != "add_at" else ():
-                if x.buffer is out.buffer and x.meets(out) and not x.is_at(out):
+                if x.buffer is out.buffer and x is not out and x.meets(out) and not x.is_at(out):
                     raise Refused("an array is written to a part of itself")
         self.nodes.append(node)
 
