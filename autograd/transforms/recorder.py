@@ -154,8 +154,7 @@ def part_at(x: Any, path: tuple[int, ...]) -> Any:
 
 def slots_in(x: Any) -> list[int]:
     """The slots in the arguments of a row, or in results."""
-    found: list[int] = []
-    waiting = [x]
+    found, waiting = list[int](), [x]
     for each in waiting:  # which becomes longer
         if each.__class__ is Slot:
             found.append(each.at)
@@ -953,6 +952,8 @@ def _form_of(x: Any) -> Any:
 
 def _forms(a: Any, b: Any) -> str:
     """The difference between the shapes and dtypes of two results, as text; "" if there is none."""
+    if a.__class__ is np.ndarray is b.__class__ and a.dtype is b.dtype and a.shape == b.shape:
+        return ""
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         if len(a) != len(b):
             return f"{len(a)} values, then {len(b)}"
