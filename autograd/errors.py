@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
@@ -510,6 +510,7 @@ def answering(module: str) -> Callable[[str], NoReturn]:
     return missing
 
 
+@lru_cache(1024)  # programs ask with `hasattr`, some of them in each step; an answer takes 100 us
 def instead_of(module: str, name: str) -> str:
     """Return what users of another library write in place of a name of that library; "" if it is not known.
 

@@ -171,11 +171,18 @@ def _dtype(
     """The dtype of the value of a step, and "" if it has none."""
 
     def of(i: int) -> str:
-        _needed(0 <= i < len(found) and found[i], f"{name} of step {i}, which has no value")
-        return found[i]
+        if 0 <= i < len(found) and found[i]:
+            return found[i]
+        raise Unsupported(f"{name} of step {i}, which has no value")
 
     if name == "load":
         return pointers[given[0]].dtype
+    if name in UFUNCS:
+        count, dtypes, result = UFUNCS[name]
+        kinds = {of(i) for i in given}
+        if count == len(given) and len(kinds) == 1 and kinds <= {*dtypes}:
+            return result or kinds.pop()
+        raise Unsupported(f"{name} of {len(given)} operands of {sorted(kinds)}")
     if name == "constant":
         dtype, text = given
         _needed(dtype in _STORED and len(text) == 2 * int(dtype[1:]), f"constant {text} of dtype {dtype}")
@@ -210,11 +217,7 @@ def _dtype(
         _needed(is_last, "a reduction that is not the last step")
         _check_reduction(given, of(given[2]), pointers[given[1]], ndim)
         return ""
-    count, dtypes, result = UFUNCS.get(name, (0, (), ""))
-    _needed(count == len(given) > 0, f"{name} of {len(given)} operands")
-    kinds = {of(i) for i in given}
-    _needed(len(kinds) == 1 and kinds <= {*dtypes}, f"{name} of {sorted(kinds)}")
-    return result or kinds.pop()
+    raise Unsupported(f"{name} of {len(given)} operands")
 
 
 def _check_reduction(given: Sequence[Any], dtype: str, out: Pointer, ndim: int) -> None:

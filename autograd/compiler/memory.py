@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .nodes import Buffer, Operand, Refused, extent
+from .nodes import Buffer, Operand, Refused, extent, steps_of
 from .trace import owner_of
 
 __all__ = ["Departed", "Frame", "Memory", "part_of"]
@@ -48,6 +48,7 @@ class Memory:
         self.arena: Any = None
         self.kept: list[Any] = []
         self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
+        self._addresses: dict[int, int] = {}  # of that element
         self._fields: dict[int, str] = {}
         self._orders: dict[str, tuple[int, ...]] = {}  # of the dimensions of a gradient, where they are not in C order
         self.kind: Any = None  # of all gradients together
@@ -108,8 +109,11 @@ class Memory:
         return self.arena is not None and owner_of(x) is owner_of(self.arena)
 
     def address(self, x: Operand) -> int:
-        whole, start = self.whole(x.buffer)
-        return int(whole.ctypes.data) + start + x.offset
+        at = self._addresses.get(id(x.buffer))
+        if at is None:
+            whole, start = self.whole(x.buffer)
+            at = self._addresses[id(x.buffer)] = int(whole.ctypes.data) + start
+        return at + x.offset
 
     def view(self, x: Operand) -> Any:
         """An operand as an array, where its buffer stays."""
@@ -155,8 +159,7 @@ class Memory:
 def part_of(x: Operand) -> Any:
     """Shape, dtype, offset and strides of a part of a buffer; None for the whole."""
     base = x.buffer.base
-    strides = tuple([0 if n == 1 else s for n, s in zip(base.shape, base.strides, strict=True)])
-    if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, strides, base.dtype):
+    if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, steps_of(base), base.dtype):
         return None
     return x.shape, x.dtype, x.offset, x.strides
 

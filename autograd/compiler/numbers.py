@@ -65,21 +65,24 @@ class Number:
         return Number(math.sqrt(self.value), f"sqrt({self.text})", self.sources)
 
 
+def _parts_of(x: Any) -> Any:
+    """Value, text and sources of a `Number`, or of a number of Python; None for anything else."""
+    if x.__class__ is Number:
+        return x.value, x.text, x.sources
+    return (x, f"({x!r})", {}) if x.__class__ in (bool, int, float) else None
+
+
 def _binary(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     do, sign = getattr(operator, name), _SIGNS[name]
 
     def make(a: Any, b: Any) -> Any:
-        if not all(x.__class__ in (bool, int, float, Number) for x in (a, b)):
+        parts = _parts_of(a), _parts_of(b)
+        if None in parts:
             return NotImplemented
-        values = [x.value if x.__class__ is Number else x for x in (a, b)]
-        texts = [x.text if x.__class__ is Number else f"({x!r})" for x in (a, b)]
-        if not all(math.isfinite(v) for v in values):
+        (x, left, sources), (y, right, others) = parts
+        if not (math.isfinite(x) and math.isfinite(y)):
             raise Refused("a number that is not finite")
-        sources: dict[str, Any] = {}
-        for x in (a, b):
-            if x.__class__ is Number:
-                sources |= x.sources
-        return Number(do(*values), f"({texts[0]} {sign} {texts[1]})", sources)
+        return Number(do(x, y), f"({left} {sign} {right})", {**sources, **others})
 
     return make, lambda a, b: make(b, a)
 

@@ -11,13 +11,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of
-from .nodes import Buffer, Constant, Node, Operand, Refused, bits_of
+from .nodes import Buffer, Constant, Node, Operand, Refused
 from .numbers import Number
 from .rows import rows_of
 
@@ -29,6 +31,8 @@ _TABLE = 1 << 15  # elements from which an update of few rows is worth a choice 
 _ALIGNED = 64
 _BYTE = np.dtype("V1")
 _FUSED = ("ufunc", "gather", "guard")
+_LOOPS = ("reduce", "gather", "scatter", "add_at", "guard")
+_NONE = frozenset[Any]()
 _OWN_NAMES = {np.absolute: "absolute", np.conjugate: "positive"}
 
 
@@ -55,16 +59,21 @@ class Group:
         self.rows: tuple[Plan, list[Operand]] | None = None
         self.why = ""  # there is no loop
         self.operands: list[Any] = []
-        self._used: set[Any] = set()
-        self._loaded: set[Any] = set()
-        self._written: set[Any] = set()
+        self._used: Set[Any] = set()  # by their places: operands, those that are loaded, and those that are written
+        self._loaded: Set[Any] = set()
+        self._written: Set[Any] = set()
         self.note(node)
 
     def note(self, node: Node) -> None:
-        reads, writes = set(map(_key, reads_of(node))), set(map(_key, node.outs))
+        reads, writes = {x.place for x in reads_of(node)}, {x.place for x in node.outs}
         self._loaded |= reads - self._written
         self._written |= writes
         self._used |= reads | writes
+
+    def forget(self) -> None:
+        """Take no more nodes."""
+        self.is_open = False
+        self._used = self._loaded = self._written = _NONE
 
     def takes(self, node: Node) -> bool:
         """Whether one more node is not too much."""
@@ -101,19 +110,25 @@ def shape_of(node: Node) -> tuple[int, ...]:
 
 def is_compiled(node: Node) -> bool:
     """Whether a node is part of a loop, not a call of NumPy's own, as those of complex numbers are."""
-    if any(d.kind == "c" for d in node.dtypes):
-        return False
     if node.kind == "ufunc":
-        known = UFUNCS.get(name_of(node))
-        return node.function in (np.where, np.positive) or (
-            known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1])
-        )
-    return node.kind in ("reduce", "gather", "scatter", "add_at", "guard")
+        return _has_form(node.function, node.dtypes)
+    return node.kind in _LOOPS and not any(d.kind == "c" for d in node.dtypes)
 
 
-def reads_of(node: Node) -> list[Operand]:
+@lru_cache(1024)  # a step has some ten of them, each at many nodes
+def _has_form(function: Any, dtypes: tuple[Any, ...]) -> bool:
+    """Whether a ufunc of some dtypes has a form in a loop."""
+    if any(d.kind == "c" for d in dtypes):
+        return False
+    known = UFUNCS.get(_OWN_NAMES.get(function) or str(getattr(function, "__name__", function)))
+    is_known = known is not None and all(d.str[1:] in known[1] for d in dtypes[:1])
+    return is_known or function in (np.where, np.positive)
+
+
+def reads_of(node: Node) -> Sequence[Operand]:
     """The operands that a node reads, indices and what they name among them."""
-    return [*node.reads, *node.words.get("reads", ())]
+    more = node.words.get("reads")
+    return (*node.reads, *more) if more else node.reads
 
 
 def along(x: Operand, shape: tuple[int, ...]) -> Operand:
@@ -129,8 +144,7 @@ def along(x: Operand, shape: tuple[int, ...]) -> Operand:
 
 def _anywhere(x: Operand) -> Operand:
     """The memory of an operand that a loop reads elsewhere than at its own place; it is at no other operand."""
-    low, high = x.range
-    return Operand(x.buffer, low, (high - low,), (1,), _BYTE)
+    return Operand(x.buffer, x.low, (x.high - x.low,), (1,), _BYTE)
 
 
 class _Access(NamedTuple):
@@ -138,7 +152,6 @@ class _Access(NamedTuple):
 
     at: int
     operand: Operand
-    is_written: bool
     start: int
     end: int
 
@@ -169,11 +182,13 @@ class Plan:
         self.kept, self.fuses = list(kept), fuses
         self.nodes = self._used(nodes)
         self.groups: list[Group] = []
-        self._accesses: dict[int, list[_Access]] = {}  # by buffer
+        self._accesses: defaultdict[int, list[_Access]] = defaultdict(list)  # by buffer
+        self._writes: defaultdict[int, list[_Access]] = defaultdict(list)  # those that write: of a number, one of many
         self._alike: dict[Any, list[int]] = {}  # groups by shape, and by what is used together
         self._together = self._used_together() if fuses else {}
         self._in_place: dict[int, tuple[int, int, Buffer]] = {}  # by buffer: whose memory it takes, the group, itself
         self._barrier = 0  # no node joins a group before it: Python has changed something
+        self._loops: set[Loop] = set()  # those that have a form
         for node in self.nodes:
             self._place(node)
         for i, group in enumerate(self.groups):
@@ -191,6 +206,15 @@ class Plan:
                 except (Unsupported, Refused) as error:
                     self._as_calls(i, str(error))
         self.size = self._arena(self._last)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what only planning needs, which is some objects for each node: Python would look for cycles in them."""
+        self._accesses.clear()
+        self._writes.clear()
+        self._alike, self._together, self._loops = {}, {}, set()
+        for group in self.groups:
+            group.forget()
 
     def without_loops(self, whys: dict[Group, str]) -> None:
         """Make groups calls, by why they are no loops: all their values get places, and others may get other ones."""
@@ -209,11 +233,11 @@ class Plan:
         needed = {id(x.buffer) for x in self.kept}
         found: list[Node] = []
         for node in reversed(nodes):
-            is_needed = node.kind in ("guard", "python") or any(
-                out.buffer.kind != "temporary" or id(out.buffer) in needed for out in node.outs
-            )
+            is_needed = node.kind in ("guard", "python")
+            for out in node.outs:
+                is_needed = is_needed or out.buffer.kind != "temporary" or id(out.buffer) in needed
             if is_needed:
-                needed.update(id(x.buffer) for x in reads_of(node))
+                needed.update([id(x.buffer) for x in reads_of(node)])
                 found.append(node)
         return found[::-1]
 
@@ -222,11 +246,11 @@ class Plan:
         """Put a node into a group, or begin one."""
         is_loop = self.fuses and is_compiled(node)
         shape = shape_of(node) if is_loop else ()
-        reads, writes = reads_of(node), list(node.outs)
+        reads, writes = reads_of(node), node.outs
         if is_loop and node.kind in ("ufunc", "guard"):
-            reads = [along(x, shape) for x in reads]
+            reads = [x if x.shape == shape else along(x, shape) for x in reads]
         if node.kind == "gather":
-            reads[0] = _anywhere(reads[0])
+            reads = [_anywhere(reads[0]), *reads[1:]]
         least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
         if node.changes_more:
             self._barrier = len(self.groups) + 1
@@ -248,12 +272,16 @@ class Plan:
             self.groups[at].note(node)
         if node.kind not in _FUSED:
             self.groups[at].is_open = False
-        for is_written, operands in ((False, reads), (True, writes)):
-            for x in operands:
-                self._note(at, x, is_written)
+        for x in reads:
+            self._note(at, x)
+        for x in writes:
+            self._note(at, x, True)
 
     def _note(self, at: int, x: Operand, is_written: bool = False) -> None:
-        self._accesses.setdefault(id(x.buffer), []).append(_Access(at, x, is_written, *x.range))
+        access = _Access(at, x, x.low, x.high)
+        self._accesses[id(x.buffer)].append(access)
+        if is_written:
+            self._writes[id(x.buffer)].append(access)
 
     def _used_together(self) -> dict[int, int]:
         """By the id of a node over many elements: the part of them to which it belongs, if nothing connects the parts.
@@ -270,7 +298,8 @@ class Plan:
 
         found: dict[int, tuple[int, int]] = {}  # a buffer of each node, and its number of elements
         for node in self.nodes:
-            if is_compiled(node) and (size := math.prod(shape_of(node))) >= _TABLE:
+            is_loop = node.kind == "ufunc" or node.kind in _LOOPS
+            if is_loop and (size := math.prod(shape_of(node))) >= _TABLE and is_compiled(node):
                 keys = [first(id(x.buffer)) for x in (*node.reads, *node.outs) if any(x.strides)]
                 before |= dict.fromkeys(keys, keys[0])
                 found[id(node)] = keys[0], size
@@ -302,11 +331,11 @@ class Plan:
     def _least(self, reads: Iterable[Operand], writes: Iterable[Operand]) -> int:
         """The first group that a node with these operands may join."""
         least = 0
-        for is_written, operands in ((False, reads), (True, writes)):
+        for others, operands in ((self._writes, reads), (self._accesses, writes)):
             for x in operands:
-                low, high = x.range
-                for known in self._accesses.get(id(x.buffer), ()):
-                    if (is_written or known.is_written) and known.at >= least and known.meets(low, high):
+                low, high = x.low, x.high
+                for known in reversed(others.get(id(x.buffer), ())):  # then most that are earlier are skipped
+                    if known.at >= least and known.meets(low, high):
                         least = known.at if x.is_at(known.operand) else known.at + 1
         return least
 
@@ -326,7 +355,11 @@ class Plan:
         for node in group.nodes:
             writer.add(node)
         replaced = [] if any(map(reads_twice, group.nodes)) else self._replaced(at, writer, private, last)
-        group.loop, group.operands = writer.loop(private, replaced)
+        loop, operands = writer.loop(private, replaced)
+        if loop not in self._loops:
+            dtypes_of(loop)
+            self._loops.add(loop)
+        group.loop, group.operands = loop, operands
 
     def _replaced(
         self, at: int, writer: _Writer, private: set[int], last: dict[int, int]
@@ -342,7 +375,8 @@ class Plan:
             if id(new.buffer) in private or begin != at or not self._is_alone(at, new):
                 continue
             for old in free:
-                if old[2:] == new[2:] and old.buffer.size == new.buffer.size:
+                is_alike = (old.shape, old.strides, old.dtype) == (new.shape, new.strides, new.dtype)
+                if is_alike and old.buffer.size == new.buffer.size:
                     free.remove(old)
                     found.append((new, old))
                     self._in_place[id(new.buffer)] = id(old.buffer), at, new.buffer
@@ -398,7 +432,7 @@ def _place_for(size: int, first: int, last: int, placed: Sequence[tuple[int, int
     """
     n = -(-max(size, 1) // _ALIGNED) * _ALIGNED
     start, best, least = 0, -1, 1 << 62
-    for low, high in sorted((low, high) for low, high, begin, end in placed if begin <= last and first <= end):
+    for low, high in sorted([(low, high) for low, high, begin, end in placed if begin <= last and first <= end]):
         if n <= low - start < least:
             best, least = start, low - start
         start = max(start, high)
@@ -429,7 +463,7 @@ class _Writer:
 
     def pointer(self, x: Operand) -> int:
         """The pointer of an operand, which all that is at its place share."""
-        key = _key(x)
+        key = x.place
         found = self._pointers.get(key)
         if found is None:
             found = self._pointers[key] = len(self.operands)
@@ -442,22 +476,22 @@ class _Writer:
             return self.step("constant", _dtype(dtype), np.asarray(x.value).astype(dtype).tobytes().hex())
         if x.__class__ is Number:
             raise Refused("a number without a place")
-        x = along(x, self.shape)
-        key = _key(x)
-        if key not in self._values:
+        if x.shape != self.shape:
+            x = along(x, self.shape)
+        known = self._values.get(x.place)
+        if known is None:
             k = self.pointer(x)
-            self._values[key] = self.step("load", k), self.operands[k].dtype
-        found = self.as_bits(*self._values[key], x.dtype)
-        return found if x.dtype == dtype else self.step("cast", _dtype(dtype), found)
+            known = self._values[x.place] = self.step("load", k), self.operands[k].dtype
+        found = known[0] if known[1] is x.dtype else self.as_bits(known[0], known[1], x.dtype)
+        return found if x.dtype is dtype or x.dtype == dtype else self.step("cast", _dtype(dtype), found)
 
     def as_bits(self, value: int, dtype: Any, to: Any) -> int:
         """A value as the number of another dtype that has its bits."""
         return value if dtype == to else self.step("bitcast", _dtype(to), value)
 
     def write(self, x: Operand, value: int) -> None:
-        key = _key(x)
-        self._values[key] = value, x.dtype
-        self._written[key] = x
+        self._values[x.place] = value, x.dtype
+        self._written[x.place] = x
 
     def add(self, node: Node) -> None:
         kind = node.kind
@@ -510,7 +544,7 @@ class _Writer:
         others = {step[2] if step[0] == "reduce" else step[1] for step in self._last}
         others |= {step[1] for step in self.steps if step[0] == "load_at"}
         ks = [step[1] for step in self.steps if step[0] == "load" and step[1] not in others]
-        return [self.operands[k] for k in ks if _key(self.operands[k]) not in self._written]
+        return [self.operands[k] for k in ks if self.operands[k].place not in self._written]
 
     def stored(self) -> list[Operand]:
         """The operands that are only stored."""
@@ -519,7 +553,7 @@ class _Writer:
     def loop(self, private: set[int], replaced: Sequence[tuple[Operand, Operand]]) -> tuple[Loop, list[Operand]]:
         """The loop, and what its pointers point to. What only the loop uses is not stored."""
         for new, old in replaced:
-            self._pointers[_key(new)] = self._pointers[_key(old)]
+            self._pointers[new.place] = self._pointers[old.place]
         stores = []
         for key, x in self._written.items():
             if x.buffer.kind != "temporary" or id(x.buffer) not in private:
@@ -541,13 +575,7 @@ class _Writer:
             elif step[0] == "reduce":
                 step = ("reduce", step[1], number[step[2]], step[3], axes, layout)
             found.append(step)
-        loop = Loop(shape, pointers, tuple(found))
-        dtypes_of(loop)
-        return loop, operands
-
-
-def _key(x: Operand) -> Any:
-    return id(x.buffer), x.offset, x.strides, bits_of(x.dtype)
+        return Loop(shape, pointers, tuple(found)), operands
 
 
 def _dtype(dtype: Any) -> str:
@@ -567,7 +595,7 @@ def _merged(
     if axes is not None:
         return shape, strides, tuple(axes), layout
     dims = [d for d, n in enumerate(shape) if n != 1]
-    if not any(step[0] in ("store_at", "add_at") for step in last):
+    if len(dims) > 1 and not any(step[0] in ("store_at", "add_at") for step in last):
         dims.sort(key=lambda d: (-sum(abs(strides[k][d]) for k in written), -sum(abs(s[d]) for s in strides)))
     found: list[tuple[int, list[int]]] = []  # extent, and the strides of the pointers
     for d in dims:

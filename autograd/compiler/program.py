@@ -343,7 +343,10 @@ def _can_fail(node: Node) -> bool:
 
 def changes_state(node: Node) -> bool:
     """Whether a node changes something that is there after the step, besides gradients and the random state."""
-    return node.changes_more or any(out.buffer.kind == "state" for out in node.outs)
+    for out in node.outs:
+        if out.buffer.kind == "state":
+            return True
+    return node.changes_more
 
 
 def _tell(faults: int) -> None:
@@ -369,9 +372,9 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
     writes = Counter(id(out.buffer) for node in nodes for out in node.outs)
     same: dict[int, Operand] = {}  # by the id of a temporary that is a number: the number
     for node in nodes:
-        if same and any(x.__class__ is Operand and id(x.buffer) in same for x in node.ins):
+        if same and any(id(x.buffer) in same for x in node.reads):
             node = node.with_ins([_instead(x, same) if x.__class__ is Operand else x for x in node.ins])
-        if any(x.__class__ is Number for x in node.ins):
+        if node.reads is not node.ins and any(x.__class__ is Number for x in node.ins):
             if node.row not in rows:
                 begin(node.row)
             node = rows[node.row].with_operands(node)
@@ -394,7 +397,7 @@ def _is_number_again(node: Node) -> bool:
 
 def _instead(x: Operand, same: dict[int, Operand]) -> Operand:
     number = same.get(id(x.buffer))
-    return x if number is None else Operand(number.buffer, number.offset, x.shape, x.strides, x.dtype)
+    return x if number is None else x._replace(buffer=number.buffer, offset=number.offset)
 
 
 class _Numbers(Lines):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .nodes import Buffer, Constant, Node, Operand, bits_of
+from .nodes import Buffer, Constant, Node, Operand, steps_of
 
 __all__ = ["Rows", "rows_of"]
 
@@ -84,10 +84,6 @@ def _gradient_of(
     return None, []
 
 
-def _place(x: Operand) -> Any:
-    return id(x.buffer), x.offset, x.strides, bits_of(x.dtype)
-
-
 def _indices_of(x: Operand, before: Sequence[Node]) -> list[Operand] | None:
     """The indices of the rows of an array that may be other than 0.0; None if these are not known."""
     found: list[Operand] | None = None
@@ -131,7 +127,7 @@ class _Update:
 
     def is_left(self, private: Callable[[Buffer], bool]) -> bool:
         """Whether all that is there after the loop has the bits of before, and some of it is the program's."""
-        are_same = all(known == _place(x) or private(x.buffer) for x, known in self.left.values())
+        are_same = all(known == x.place or private(x.buffer) for x, known in self.left.values())
         return are_same and any(x.buffer.kind == "state" for x, _ in self.left.values())
 
     def is_known(self, node: Node) -> bool:
@@ -141,15 +137,15 @@ class _Update:
         if any(x.__class__ is not Constant and x.dtype != dtype for x, dtype in zip(xs, node.dtypes, strict=True)):
             return False
         known = self._result(node.function, node.ins)
-        self.left[_place(out)] = out, known
+        self.left[out.place] = out, known
         return known is not None
 
     def _known(self, x: Any) -> Any:
         if x.__class__ is Constant or x.shape == ():
             return None
-        if _place(x) in self.left:
-            return self.left[_place(x)][1]
-        return _PLUS if x.buffer is self.gradient else _place(x) if x.shape == self.shape else None
+        if x.place in self.left:
+            return self.left[x.place][1]
+        return _PLUS if x.buffer is self.gradient else x.place if x.shape == self.shape else None
 
     def _result(self, function: Any, xs: Sequence[Any]) -> Any:
         known = [self._known(x) for x in xs]
@@ -173,7 +169,7 @@ class _Update:
             return bool(np.isfinite(x.value) and not np.signbit(x.value))
         if x.shape != () or x.buffer.kind != "number":
             return False
-        self.factors[_place(x)] = x
+        self.factors[x.place] = x
         return True
 
 
@@ -193,9 +189,9 @@ class _Part:
             ins = [x if x.__class__ is Constant or x.shape != self.whole else self._rows(x, found) for x in node.ins]
             (out,) = node.outs
             made = self._new(out.dtype)
-            self._of[_place(out)] = out, made
+            self._of[out.place] = out, made
             if out.buffer.kind == "state":
-                self._written.append(_place(out))
+                self._written.append(out.place)
             copy = Node("ufunc", node.function, (made,), tuple(ins), node.dtypes)
             copy.row = node.row
             found.append(copy)
@@ -210,16 +206,15 @@ class _Part:
         return found
 
     def _rows(self, x: Operand, found: list[Node]) -> Operand:
-        if _place(x) not in self._of:
+        if x.place not in self._of:
             made = self._new(x.dtype)
-            self._of[_place(x)] = x, made
+            self._of[x.place] = x, made
             found.append(Node("gather", "take", (made,), (x, self._spread()), (x.dtype,), **self._words(x)))
-        return self._of[_place(x)][1]
+        return self._of[x.place][1]
 
     def _new(self, dtype: Any) -> Operand:
         base = np.empty(self.shape, dtype)
-        strides = tuple([0 if n == 1 else step for n, step in zip(base.shape, base.strides, strict=True)])
-        return Operand(Buffer("temporary", base), 0, self.shape, strides, base.dtype)
+        return Operand(Buffer("temporary", base), 0, self.shape, steps_of(base), base.dtype)
 
     def _spread(self) -> Operand:
         index = self.index

@@ -10,8 +10,10 @@ A view needs no rule: an operand is memory, an offset and strides.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,10 +22,10 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from ..kernels import stands_for
 from .build import is_available
 from .machine import arguments_of
-from .nodes import Buffer, Constant, Node, Operand, Place, Refused, extent
+from .nodes import Buffer, Constant, Node, Operand, Place, Refused, steps_of
 from .numbers import Number
 
-__all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing"]
+__all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing", "without_collection"]
 
 _KINDS = "fiubc"
 _NUMBERS = (bool, int, float, complex)  # of Python
@@ -88,7 +90,7 @@ class Trace:
         if kind is Traced:
             if x._trace is not self:
                 raise Refused("an array of another trace")
-            return operand_of(x._value, x._buffer)
+            return x._known or x._operand
         if kind is Number:
             return x
         if kind is np.ndarray:
@@ -115,18 +117,21 @@ class Trace:
         node = Node(*args, **words)
         node.row = self.row
         if stands_for.makers:
-            self.quiet.update(kind for kind, how in np.geterr().items() if how == "ignore")
+            now = np.geterr()
+            if "ignore" in now.values():
+                self.quiet.update(kind for kind, how in now.items() if how == "ignore")
         for out in node.outs:
             if out.buffer.kind in ("constant", "argument"):
                 raise Refused("a write to a constant, or to an argument")
-            if node.kind != "add_at" and any(x.meets(out) and not x.is_at(out) for x in node.reads):
-                raise Refused("an array is written to a part of itself")
+            for x in node.reads if node.kind != "add_at" else ():
+                if x.buffer is out.buffer and x is not out and x.meets(out) and not x.is_at(out):
+                    raise Refused("an array is written to a part of itself")
         self.nodes.append(node)
 
     def copied(self, value: Any, source: Any) -> Traced:
         """A new array `value`, whose elements are those of a traced array of its shape, cast to its dtype."""
         found = self.new(value)
-        self.copy(operand_of(value, found._buffer), source)
+        self.copy(found._operand, source)
         return found
 
     def copy(self, out: Operand, source: Any) -> None:
@@ -139,15 +144,12 @@ def operand_of(x: Any, buffer: Buffer) -> Operand:
     """An array as an operand; `x` lies in the memory of the buffer."""
     if x.dtype.kind not in _KINDS or not x.dtype.isnative:
         raise Refused(f"an array of {x.dtype}")
-    offset, shape, strides = 0, x.shape, x.strides
-    if x is not buffer.base:
-        offset = x.ctypes.data - buffer.base.ctypes.data if x.size else 0
-        low, high = extent(shape, strides, x.itemsize)
-        if offset + low < -buffer.low or offset + high > buffer.size - buffer.low:
-            raise Refused("an array that does not lie in its memory")
-    if 1 in shape:
-        strides = tuple([0 if n == 1 else step for n, step in zip(shape, strides, strict=True)])
-    return Operand(buffer, offset, shape, strides, x.dtype)
+    is_base = x is buffer.base
+    offset = 0 if is_base or not x.size else x.ctypes.data - buffer.address
+    found = Operand(buffer, offset, x.shape, steps_of(x), x.dtype)
+    if not is_base and (found.low < -buffer.low or found.high > buffer.size - buffer.low):
+        raise Refused("an array that does not lie in its memory")
+    return found
 
 
 def real(x: Any) -> Any:
@@ -210,11 +212,19 @@ def _in_place(name: str) -> Any:
 class Traced(NDArrayOperatorsMixin):
     """An array in a trace. Its class, to all who ask, is `numpy.ndarray`, or that of one of NumPy's numbers."""
 
-    __slots__ = ("_buffer", "_is_scalar", "_trace", "_value")
+    __slots__ = ("_buffer", "_is_scalar", "_known", "_trace", "_value")
     __class__ = property(lambda self: self.dtype.type if self._is_scalar else np.ndarray)
 
     def __init__(self, trace: Trace, value: Any, buffer: Buffer, is_scalar: bool = False):
         self._trace, self._value, self._buffer, self._is_scalar = trace, value, buffer, is_scalar
+        self._known: Operand | None = None
+
+    @property
+    def _operand(self) -> Operand:
+        """Its place, by which nodes know it."""
+        if self._known is None:
+            self._known = operand_of(self._value, self._buffer)
+        return self._known
 
     def _on(self, value: Any) -> Traced:
         """A view, which is in the same memory; of a number, which has none to share, a copy."""
@@ -277,8 +287,9 @@ class Traced(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **words: Any) -> Any:
         trace = self._trace
         outs = () if out is None else out
-        if not all(type(x) is Traced for x in outs):
-            raise Refused(f"{ufunc.__name__} writes to an array that is not traced")
+        for x in outs:
+            if type(x) is not Traced:
+                raise Refused(f"{ufunc.__name__} writes to an array that is not traced")
         if method == "__call__":
             return _call(trace, ufunc, inputs, outs, words)
         if method == "reduce":
@@ -319,7 +330,7 @@ class Traced(NDArrayOperatorsMixin):
         key = key if isinstance(key, tuple) else (key,)
         part = self._on(self._value[key if any(k is ... for k in key) else (*key, ...)])
         if type(value) is Traced and value.dtype == self.dtype:
-            if operand_of(part._value, self._buffer).is_at(self._trace.operand(value)):
+            if part._operand.is_at(self._trace.operand(value)):
                 return  # the end of `a[k] += b`
         _assign(part, value)
 
@@ -477,42 +488,45 @@ class Traced(NDArrayOperatorsMixin):
 
 # -- ufuncs ------------------------------------------------------------------------------------------------------------
 def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...], words: dict[str, Any]) -> Any:
-    words = {key: x for key, x in words.items() if key != "subok"}
-    if words.pop("where", True) is not True or ufunc.nout != 1 or set(words) - {"casting", "order", "dtype"}:
+    if words:
+        words = {key: x for key, x in words.items() if key != "subok"}
+    if ufunc.nout != 1 or words.pop("where", True) is not True or words.keys() - {"casting", "order", "dtype"}:
         raise Refused(f"{ufunc.__name__} with options or several results")
     if ufunc is np.matmul and not words:
         return _product(trace, ufunc, *inputs, *(outs or (None,)))
     if ufunc.signature is not None and ufunc is not np.vecdot:
         raise Refused(ufunc.__name__)
     given = [trace.operand(x) for x in inputs]
-    values = [real(x) for x in inputs]
-    loop = _dtypes_of(ufunc, values, outs[0].dtype if outs else None, words)
-    found = ufunc(*values, **({"out": (outs[0]._value,)} if outs else {}), **words)
-    ins = []
-    for x, of in zip(given, loop, strict=False):
-        ins.append(Constant(of.type(x), of) if x.__class__ in _NUMBERS else x)
-    if any(of.kind not in _KINDS for of in loop):
-        raise Refused(f"{ufunc.__name__} of {loop[0]}")
-    y = outs[0] if outs else trace.new(found)
+    values = [x._value if type(x) is Traced and not x._is_scalar else real(x) for x in inputs]
+    # What decides on the loop: the dtype of an operand, or the class of a number of Python.
+    kinds = tuple([_BOOL if type(x) is bool else type(x) if type(x) in _NUMBERS else x.dtype for x in values])
+    more = (words.get("casting", "same_kind"), words.get("dtype")) if words else ()
+    loop = _dtypes_of(ufunc, kinds, outs[0]._value.dtype if outs else None, *more)
+    if outs:
+        y = outs[0]
+        ufunc(*values, out=(y._value,), **words)
+    else:
+        y = trace.new(ufunc(*values, **words))
     if ufunc.signature is None:
-        trace.add("ufunc", ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
+        ins = [Constant(of.type(x), of) if x.__class__ in _NUMBERS else x for x, of in zip(given, loop, strict=False)]
+        trace.add("ufunc", ufunc, (y._operand,), tuple(ins), loop)
     else:
         _add_product(trace, ufunc, inputs[0], inputs[1], y)
     return y
 
 
-def _dtypes_of(ufunc: Any, values: Sequence[Any], out: Any, words: dict[str, Any]) -> tuple[Any, ...]:
+@lru_cache(1024)  # a step has some ten of them, each at many nodes
+def _dtypes_of(
+    ufunc: Any, kinds: tuple[Any, ...], out: Any, casting: str = "same_kind", dtype: Any = None
+) -> tuple[Any, ...]:
     """The dtypes of the loop by which NumPy computes a ufunc: of its operands, and of its result."""
-    kinds = [x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(bool) if x.__class__ is bool else type(x)
-             for x in values]  # fmt: skip
-    dtype = words.get("dtype")
     more = {} if dtype is None else {"signature": (*[None] * ufunc.nin, np.dtype(dtype))}
     try:
-        found: tuple[Any, ...] = ufunc.resolve_dtypes(
-            (*kinds, out), casting=words.get("casting", "same_kind"), **more
-        )  # fmt: skip
+        found: tuple[Any, ...] = ufunc.resolve_dtypes((*kinds, out), casting=casting, **more)
     except TypeError as error:
         raise Refused(f"{ufunc.__name__}: {error}") from error
+    if any(of.kind not in _KINDS for of in found):
+        raise Refused(f"{ufunc.__name__} of {found[0]}")
     return found
 
 
@@ -578,7 +592,7 @@ def _add_product(trace: Trace, function: Any, a: Any, b: Any, y: Traced) -> None
         raise Refused("a product of other dtypes")
     values = in_memory(a), in_memory(b)
     trace.add(
-        "product", function, (operand_of(y._value, y._buffer),), xs, (y.dtype,) * 3,
+        "product", function, (y._operand,), xs, (y.dtype,) * 3,
         strides=(values[0].strides, values[1].strides, y._value.strides),
         is_same=values[0].ctypes.data == values[1].ctypes.data,
     )  # fmt: skip
@@ -588,7 +602,7 @@ def _assign(x: Traced, value: Any) -> None:
     """Write to all elements of an array."""
     trace = x._trace
     given = trace.operand(value) if type(value) is not list else trace.operand(np.asarray(value))
-    out = operand_of(x._value, x._buffer)
+    out = x._operand
     if given.__class__ is Operand:
         values = np.broadcast_to(in_memory(value), x.shape)
         given = operand_of(values, given.buffer) if type(value) is Traced else trace.operand(values)
@@ -612,7 +626,7 @@ def _assign_where(x: Traced, mask: Any, value: Any) -> None:
         raise Refused("values at the places of a mask")
     if mask.dtype != bool or mask.shape != x.shape:
         raise Refused("a mask of another form")
-    out = operand_of(x._value, x._buffer)
+    out = x._operand
     x._value[real(mask)] = value
     number = Constant(np.asarray(value).astype(x.dtype)[()], x.dtype)
     trace.add("ufunc", np.where, (out,), (trace.operand(mask), number, out), (np.dtype(bool), *(x.dtype,) * 3))
@@ -991,7 +1005,7 @@ def call_whole(trace: Trace, function: Any, args: Any, words: dict[str, Any]) ->
         if isinstance(part, np.ndarray):
             part = part.copy("K")
         outs.append(trace.new(part))
-    trace.add("call", function, tuple(operand_of(y._value, y._buffer) for y in outs), tuple(ins), given=given)
+    trace.add("call", function, tuple(y._operand for y in outs), tuple(ins), given=given)
     if not isinstance(found, tuple):
         return outs[0]
     return type(found)(*outs) if hasattr(found, "_fields") else tuple(outs)
@@ -1053,6 +1067,18 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """A block in which Python looks for no cycles: a third of the time of a trace, whose objects nearly all stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -35,9 +35,9 @@ class Numbers:
 
     def __init__(self, optimizer: Any):
         self.optimizer = optimizer
-        self._names = frozenset(optimizer.legal_names())
+        self._names = sorted(optimizer.legal_names())
         for owner, held in self._owners():
-            for name in sorted(self._names.intersection(held)):
+            for name in [name for name in self._names if name in held]:
                 value = held[name]
                 if value.__class__ is float:
                     held[name] = new = float.fromhex(value.hex())
@@ -52,7 +52,7 @@ class Numbers:
 
     def _now(self) -> dict[tuple[int, str], Any]:
         owners = enumerate(self._owners())
-        return {(k, name): held[name] for k, (_, held) in owners for name in sorted(self._names.intersection(held))}
+        return {(k, name): held[name] for k, (_, held) in owners for name in self._names if name in held}
 
     def assigned(self) -> list[tuple[int, str, Any]]:
         """The place, the name and the value of what was assigned since the last call or `note`."""

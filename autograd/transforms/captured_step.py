@@ -38,7 +38,7 @@ from ..errors import (
 from .guards import MOST_BYTES, ORDINARY, Form, Guard, entry, in_other, is_heard, others_may_read
 from .launch_graph import LaunchPlan, require_device
 from .memory import Memory, Watch, is_large
-from .proving import proved_run
+from .proving import Around, proved_run
 from .reach import Change, Reach
 from .recorder import Made, OfForm, Recorder, Rehearsal, decides_otherwise, differ, difference
 from .replay import Departed, compiled, in_order
@@ -481,20 +481,29 @@ class CapturedStep:
             if len(self._first) > _MOST_PLANS:
                 del self._first[next(iter(self._first))]
             return result
-        if not self._is_repeated(form, first, run, of.before, roots):
-            return result
-        program, why = None, "there is an array of a device among the arguments"
+        around = None
         if of.before is not None:
-            run.guard.contents = self._contents(form, recorder, of.before, reach)
-            recorder.rows = in_order(recorder.rows, len(form.arrays))
-            before = self._plans.get(form.key, ())
-            worn = [plan.program for plan in before if isinstance(plan, _Plan) and plan.is_worn()]
-            program, why = proved_run(
-                self._run, form, given, recorder, results, found, of.before, roots,
-                [getattr(x, "array", x) for x, _ in run.guard.contents],
-                {key for each in worn if each is not None for key in each.exchanged()},
-            )  # fmt: skip
-        plan = _Plan(form, run, structure, program, why)
+            around = Around(of.before, of.before.anew(Reach(roots, of.before.reach)))
+        try:
+            if not self._is_repeated(form, first, run, around):
+                return result
+            program, why = None, "there is an array of a device among the arguments"
+            if around is not None:
+                run.guard.contents = self._contents(form, recorder, around)
+                recorder.rows = in_order(recorder.rows, len(form.arrays))
+            rows = compiled(recorder, results, len(form.arrays))
+            if around is not None:
+                before = self._plans.get(form.key, ())
+                worn = [plan.program for plan in before if isinstance(plan, _Plan) and plan.is_worn()]
+                program, why = proved_run(
+                    self._run, form, given, recorder, results, found, rows, around,
+                    [getattr(x, "array", x) for x, _ in run.guard.contents],
+                    {key for each in worn if each is not None for key in each.exchanged()},
+                )  # fmt: skip
+        finally:
+            if around is not None:
+                around.after.give_back()
+        plan = _Plan(form, run, structure, rows, program, why)
         plan.begin(self.replays, self._plans.get(form.key, ()))
         self._keep(form, plan)
         return result
@@ -511,7 +520,7 @@ class CapturedStep:
         recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
         return recorder
 
-    def _is_repeated(self, form: Form, first: _Run, run: _Run, before: Memory | None, roots: Any) -> bool:
+    def _is_repeated(self, form: Form, first: _Run, run: _Run, around: Around | None) -> bool:
         """Whether two runs are the same calls, proved on other values; False if casts are to be left out first.
 
         Raises
@@ -519,10 +528,9 @@ class CapturedStep:
         CaptureError
             They are not the same calls, or the proof has failed.
         """
-        fault = ""
-        is_proved = False
+        fault, is_proved = "", False
         try:
-            is_proved = before is not None and self._prove(form, run.recorder, before, roots)
+            is_proved = around is not None and self._prove(form, run.recorder, around)
             fault = difference(first.recorder, run.recorder, is_proved)
             if not fault and (other := differ(first.results, run.results)):
                 fault = f"a result is {other}"
@@ -535,7 +543,7 @@ class CapturedStep:
         if run.recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
             self._without_casts.add(form.key)
             return False
-        if fault and is_proved and before is not None and self._depart_from_each_other(first, run, before, roots):
+        if fault and is_proved and around is not None and self._depart_from_each_other(first, run, around):
             self._why = f"\n  {fault}"
             self._first.setdefault(form.key, []).extend((first, run))
             run.recorder.forget()
@@ -549,21 +557,16 @@ class CapturedStep:
             )
         return True
 
-    def _depart_from_each_other(self, first: _Run, run: _Run, before: Memory, roots: Any) -> bool:
+    def _depart_from_each_other(self, first: _Run, run: _Run, around: Around) -> bool:
         """Whether replays of either run end at the arguments of the other one, as by the error of a check of values."""
-        after = before.anew(Reach(roots, before.reach))
 
         def departs(of: _Run, other: _Run) -> bool:
-            before.give_back()
+            around.before.give_back()
+            arrays = [x for _, x in other.recorder.inputs]
             try:
-                arrays = [x for _, x in other.recorder.inputs]
                 compiled(of.recorder, of.results, len(arrays))(*arrays)
-            except Departed:
-                return True
-            except UNTYPED:
-                return False
-            finally:
-                after.give_back()
+            except (Departed, *UNTYPED) as error:
+                return isinstance(error, Departed)
             return False
 
         return state.distribution.is_alone and departs(first, run) and departs(run, first)
@@ -575,9 +578,10 @@ class CapturedStep:
         if not alike:
             self._why = f"\n  {difference(firsts[-1].recorder, recorder)}"
             return None
-        return next((each for each in alike if not difference(each.recorder, recorder, True)), alike[0])
+        some = alike if len(alike) > 1 else []
+        return next((each for each in some if not difference(each.recorder, recorder, True)), alike[0])
 
-    def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
+    def _prove(self, form: Form, recorder: Recorder, around: Around) -> bool:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
 
         What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
@@ -595,14 +599,10 @@ class CapturedStep:
         CaptureError
             A constant differs.
         """
-        after = before.anew(Reach(roots, before.reach))
 
         def is_same(seed: int, is_far: bool, scale: float = 1.0) -> bool:
-            before.give_back()
-            try:
-                return self._is_same(form, form.other(seed, is_far, scale), recorder, is_far)
-            finally:
-                after.give_back()
+            around.before.give_back()
+            return self._is_same(form, form.other(seed, is_far, scale), recorder, is_far)
 
         proofs = [is_same(seed, True, scale) for seed, scale in enumerate((1.0, 32.0, 1 / 32, float("nan")))]
         return any(proofs) or is_same(0, is_far=False)
@@ -630,8 +630,8 @@ class CapturedStep:
             Recorder(form.arrays, get_ident()) if state.distribution.is_alone
             else Rehearsal(form.arrays, get_ident(), recorder)
         )  # fmt: skip
-        again.outside, again.reachable = recorder.outside, recorder.reachable
-        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        again.outside, again.reachable, again.twins = recorder.outside, recorder.reachable, recorder.twins
+        again.persistent, again.may_cast, again.like = recorder.persistent, recorder.may_cast, recorder.rows
         again.follow(recorder.stateful)
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -641,7 +641,7 @@ class CapturedStep:
             return None
         return Departed if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
 
-    def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
+    def _contents(self, form: Form, recorder: Recorder, around: Around) -> list[tuple[Any, bytes]]:
         """The arrays of the program, and leaves, from which constants of the record are computed by Python or NumPy.
 
         They are found by runs in which the arrays hold other values, if no other thread may read them meanwhile. A
@@ -652,14 +652,14 @@ class CapturedStep:
         CaptureError
             One is too large to be compared at each call.
         """
+        reach = around.before.reach
         places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items())]
         leaves = {id(x.array): x for x in reach.leaves.values()}
         arrays = [(path, x) for path, x in places if _may_hold_other(x)]
         others = [x for _, x in places if isinstance(x, np.ndarray) and not _may_hold_other(x) and _may_be_written(x)]
-        after = before.anew(reach)
 
         def fault(on: Sequence[tuple[str, Any]], scale: float | None) -> Any:
-            before.give_back()
+            around.before.give_back()
             kept = [x.copy() for _, x in on]
             try:
                 for i, (_, x) in enumerate(on):
@@ -668,7 +668,6 @@ class CapturedStep:
             finally:
                 for (_, x), own in zip(on, kept, strict=True):
                     x[...] = own
-                after.give_back()
 
         trained = {at for at, x in leaves.items() if x._requires_grad}
 
@@ -694,6 +693,7 @@ class CapturedStep:
                 f"values; needed: an array that is no parameter, of at most {MOST_BYTES} bytes\n"
                 "  fix: compute the constant before the step; or by operations of autograd, as np.sum(ag.tensor(x))"
             )
+        around.after.give_back()
         small = [x for x in others if 0 < x.nbytes <= MOST_BYTES]  # such as text, dates and records
         return [(leaves.get(id(x), x), x.tobytes()) for x in [*(x for _, x in found), *small]]
 
@@ -759,14 +759,12 @@ class _Plan:
 
     start = 0
 
-    def __init__(self, form: Form, of: _Run, structure: Structure, program: TracedRun | None, why: str):
+    def __init__(self, form: Form, of: _Run, structure: Structure, rows: Any, program: TracedRun | None, why: str):
         again = [_refuse(change) if change.again is None else change.again for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
-        self.run = compiled(of.recorder, of.results, len(form.arrays))
+        self.run = rows if program is None else program.with_exact(rows)
         self.program, self.why = program, why
-        if program is not None:
-            self.run = program.with_exact(self.run)
         for row in of.recorder.rows:
             row.value = row.value if row.expected else None  # the recorded values
         if again:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,19 +27,28 @@ from .guards import Form, others_may_read
 from .memory import Beside, Left, Memory, is_large
 from .reach import Reach
 from .recorder import Recorder
-from .replay import compiled
 from .tracing import TracedRun, traced_run
 
-__all__ = ["proved_run"]
+__all__ = ["Around", "proved_run"]
 
 _MOST_RUNS, _ROWS = 12, 500  # with other values: a step of few rows is run more often, as each run takes less
 
 
+class Around(NamedTuple):
+    """The memory of what a step can reach, before its recorded run and after it.
+
+    A proof begins with the first, and may leave another state. When all proofs have ended, the second is given back.
+    """
+
+    before: Memory
+    after: Memory
+
+
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]], compared: Sequence[Any] = (), anew: Iterable[Any] = (),
+    rows: Callable[..., Any], around: Around, compared: Sequence[Any] = (), anew: Iterable[Any] = (),
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
-    """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
+    """A recorded step as a program that is proved, or None and why there is none. The state becomes another one.
 
     Parameters
     ----------
@@ -47,20 +56,18 @@ def proved_run(
         The arguments, and the copies that the recorded run had.
     found : sequence
         The results of the run.
-    before : Memory
-        Taken before it.
-    roots : sequence
-        Of the step; see `Reach`.
+    rows : callable
+        Makes the recorded calls.
+    around : Around
     compared : sequence of ndarray
         Arrays whose values each replay compares, as constants are computed from them. They keep their values here.
     anew : iterable
         The leaves whose arrays each replay reads anew; see `TracedRun.exchanged`.
     """
     start = perf_counter()
-    reach = Reach(roots, before.reach)
-    left = Left(reach, found)
+    before, after = around
+    left = Left(after.reach, found)
     is_alone = state.distribution.is_alone
-    after = before.anew(reach)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -69,7 +76,6 @@ def proved_run(
             if made is not None:
                 before.give_back()
                 why = _fault(made, form, left)
-            rows = compiled(recorder, results, len(form.arrays))
             if why and is_alone and not others_may_read():  # who may have written meanwhile
                 before.give_back()
                 _require_rows(rows, form, left)
@@ -78,7 +84,7 @@ def proved_run(
                 made = None if why else made
                 if made is not None:
                     made.program.may_name_rows = seed > 1
-                why = _fault_of_others(made, rows, step, form.other(seed, seed > 1), before, roots, compared) or why
+                why = _fault_of_others(made, rows, step, form.other(seed, seed > 1), before, compared) or why
             if why or made is None:
                 return None, why
             made.seconds = perf_counter() - start
@@ -89,8 +95,6 @@ def proved_run(
         return None, str(error)
     except Exception as error:  # the step has run: a fault in the program leaves the rows
         return None, f"{type(error).__name__}: {error}"
-    finally:
-        after.give_back()
 
 
 def _require_rows(rows: Callable[..., Any], form: Form, left: Left, of: str = "") -> None:
@@ -125,7 +129,7 @@ def _fault(made: TracedRun, form: Form, left: Left) -> str:
 
 def _fault_of_others(
     made: TracedRun | None, rows: Callable[..., Any], step: Callable[..., Any], other: Form, before: Memory,
-    roots: Sequence[tuple[str, Any]], compared: Sequence[Any],
+    compared: Sequence[Any],
 ) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none.
 
@@ -135,15 +139,14 @@ def _fault_of_others(
         The recorded calls leave other values than the step, too.
     """
     before.give_back()
-    reach = Reach(roots, before.reach)
-    _move(reach, made, before, compared)
-    start = before.anew(reach)
+    _move(made, before, compared)
+    start = before.anew(before.reach)
     try:
         with Beside():
             result = step(*other.args)
     except (Exception, SystemExit):  # a check of the program, an index out of range
         return ""
-    left = Left(reach, flatten(result)[0])
+    left = Left(before.reach, flatten(result)[0])
     start.give_back()
     path = "" if made is None else _difference(made, other, left)
     if made is None or path:
@@ -152,7 +155,7 @@ def _fault_of_others(
     return path and f"another value where arguments and state have others: {path}"
 
 
-def _move(reach: Reach, made: TracedRun | None, before: Memory, compared: Sequence[Any]) -> None:
+def _move(made: TracedRun | None, before: Memory, compared: Sequence[Any]) -> None:
     """Give parameters, the state of optimizers, and arrays of the program other values, but for those compared.
 
     They are given back after the proof. Other threads may read what the step only reads, as that of a server does, so
@@ -162,7 +165,7 @@ def _move(reach: Reach, made: TracedRun | None, before: Memory, compared: Sequen
     is_shared = others_may_read()
     random = np.random.default_rng(1)
     owners = {id(owner_of(x)) for x in compared}
-    for x in _arrays_in(reach):
+    for x in _arrays_in(before.reach):
         owner = id(owner_of(x))
         is_free = owner not in owners and before.has(x) and (not is_shared or owner in written)
         if is_free and x.flags.writeable and x.size:

@@ -98,10 +98,11 @@ class Row:
                  "value", "words")  # fmt: skip
 
     def __init__(
-        self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool | str, expected: bool
-    ):
+        self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool | str, expected: bool,
+        site: tuple[str, int] | None = None,
+    ):  # fmt: skip
         self.function, self.args, self.words, self.name = function, args, words, name
-        self.changes, self.expected, self.site = changes, expected, find_site()
+        self.changes, self.expected, self.site = changes, expected, site or find_site()
         self.of: Any = None
         self.is_cleared = False
         self.slot = -1
@@ -111,6 +112,11 @@ class Row:
     @property
     def line(self) -> str:
         return short_site(*self.site)
+
+    @property
+    def place(self) -> str:
+        """Its name and line, for messages."""
+        return f"{'a call' if self.name.startswith('_') else self.name} at {self.line}"
 
     @property
     def can_be_again(self) -> bool:
@@ -148,9 +154,13 @@ def part_at(x: Any, path: tuple[int, ...]) -> Any:
 
 def slots_in(x: Any) -> list[int]:
     """The slots in the arguments of a row, or in results."""
-    if x.__class__ is Slot:
-        return [x.at]
-    return [at for part in parts_of(x) or () for at in slots_in(part)]
+    found, waiting = list[int](), [x]
+    for each in waiting:  # which becomes longer
+        if each.__class__ is Slot:
+            found.append(each.at)
+        else:
+            waiting += parts_of(each) or ()
+    return found
 
 
 def read(leaf: Leaf) -> Any:
@@ -280,12 +290,12 @@ class Recorder(Capture):
         super().__init__()
         self._quiets = state.distribution if is_quiet else None
         self.rows: list[Row] = []
+        self.like: Sequence[Row] = ()  # those of a run that this one is compared with
         self.leaves: dict[int, Leaf] = {}
         self.modules: dict[int, Any] = {}
         self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
         self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
-        self._twins: dict[int, Any] = {}
-        self._of_twins: dict[int, Any] = {}  # the operation of each
+        self.twins: tuple[dict[int, Any], dict[int, Any]] = {}, {}  # of operations, and the operation of each
         self._entry = (thread, Silent())
         self._errors = np.geterr()
         self.count = 0
@@ -482,7 +492,7 @@ class Recorder(Capture):
         if state.recorder is not self:  # the call of an operation of this recorder inside of a row
             return function(*[x.value if x.__class__ is Whole else x for x in args], **words)
         is_gradient = function is accumulate or function is adopt
-        if np.geterr() != self._errors and not {"raise", "call"}.isdisjoint(np.geterr().values()):
+        if (now := np.geterr()) != self._errors and not {"raise", "call"}.isdisjoint(now.values()):
             self.refuse("numpy.errstate was set to raise", "numpy.errstate around the calls of the captured step")
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
@@ -507,7 +517,7 @@ class Recorder(Capture):
             row.expected = True
         if value.__class__ in TENSORS:
             self._refuse(row, "gives a Tensor in one call", "operations of autograd")
-        is_same = any(value is x for x in args) and not changes and id(value) in self._known
+        is_same = not changes and id(value) in self._known and any(value is x for x in args)
         if not is_same:
             self._add(row, value)
         if changes and self.watch is not None:
@@ -522,8 +532,10 @@ class Recorder(Capture):
         changes: bool | str, expected: bool,
     ) -> Row:  # fmt: skip
         """The row of a call that is to be made; the objects that it changes, and its axes, are noted."""
-        row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
-                  name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
+        given = tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()}
+        like = self.like[len(self.rows)] if len(self.rows) < len(self.like) else None
+        site = like.site if like is not None and _same(like.function, function) else None  # to find one takes 2 us
+        row = Row(function, *given, name or getattr(function, "__name__", "call"), changes, expected, site)
         if changes:
             whole = {id(x.value): x.value for x in args if x.__class__ is Whole}
             self.changing |= whole
@@ -576,7 +588,8 @@ class Recorder(Capture):
     # -- operations --------------------------------------------------------------------------------------------------
     def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
         """The call of an operation, of which each call of its function and of its rules is a row."""
-        op = self._of_twins.get(id(op), op)  # forward mode applies the operations of a tape to tangents
+        twins, operations = self.twins
+        op = operations.get(id(op), op)  # forward mode applies the operations of a tape to tangents
         if not any(x.__class__ in TENSORS for x in xs):
             return self.call(without_tensors, (op, xs, options), name=op.name)
         for x in xs:
@@ -587,10 +600,10 @@ class Recorder(Capture):
                 f"capture: {op.name} at {short_site(*find_site())} has a boolean array as an index, so that the shape "
                 "of its result depends on values; needed: shapes that stay\n  fix: where(mask, x, 0)"
             )
-        twin = self._twins.get(id(op))
+        twin = twins.get(id(op))
         if twin is None:
-            twin = self._twins[id(op)] = _twin(op)
-            self._of_twins[id(twin)] = op
+            twin = twins[id(op)] = _twin(op)
+            operations[id(twin)] = op
         return twin.call(*xs, options=options, announced=True)
 
     def read_all(self, operands: Sequence[Any]) -> None:
@@ -847,21 +860,17 @@ def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> s
 
 def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bool]) -> str:
     for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
-        where = f"{'a call' if b.name.startswith('_') else b.name} at {b.line}"
         if not _same(a.function, b.function):
-            return f"{a.name} at {a.line} was followed by other operations: row {i} is now {where}"
+            return f"{a.name} at {a.line} was followed by other operations: row {i} is now {b.place}"
         if a.slot != b.slot or a.parts != b.parts:
-            return f"{where} has another result"
-        for x, y in zip((a.args, a.words), (b.args, b.words), strict=True):
-            found = differ(x, y, same)
-            if found:
-                return f"{where} has an operand that is neither an argument of the step nor computed from one by " \
-                       f"operations: {found}"
-        found = _forms(a.value, b.value)
-        if found:
-            return OfForm(f"{where} has another result: {found}")
+            return f"{b.place} has another result"
+        if found := differ(a.args, b.args, same) or differ(a.words, b.words, same):
+            return f"{b.place} has an operand that is neither an argument of the step nor computed from one by " \
+                   f"operations: {found}"
+        if found := _forms(a.value, b.value):
+            return OfForm(f"{b.place} has another result: {found}")
         if a.expected and not _same(a.value, b.value):
-            return f"{where} decided otherwise: {short(a.value)}, then {short(b.value)}"
+            return f"{b.place} decided otherwise: {short(a.value)}, then {short(b.value)}"
     if len(first.rows) != len(second.rows):
         longer = max(first.rows, second.rows, key=len)
         row = longer[min(len(first.rows), len(second.rows))]
@@ -913,16 +922,20 @@ def differ(a: Any, b: Any, same: Callable[[Any, Any], bool] = _same) -> str:
     """The difference between the arguments, or the results, of two rows or runs, as text; "" if there is none."""
     if a is b:
         return ""
-    if a.__class__ is b.__class__:
-        first, second = parts_of(a), parts_of(b)
-        if first is not None and second is not None:
-            heads = [[*x] if x.__class__ is dict else [x.kind] if x.__class__ is Made else [] for x in (a, b)]
-            first, second = [*heads[0], *first], [*heads[1], *second]
+    kind = a.__class__
+    if kind is b.__class__:
+        if kind is Slot:
+            return "" if a.at == b.at else "another value"
+        if kind is tuple or parts_of(a) is not None:
+            first, second = (a, b) if kind is tuple else [
+                [*x, *x.values()] if kind is dict else [x.kind, *x.parts] if kind is Made else x for x in (a, b)
+            ]  # fmt: skip
             if len(first) != len(second):
                 return f"{len(first)} values, then {len(second)}"
-            return next((found for x, y in zip(first, second, strict=True) if (found := differ(x, y, same))), "")
-        if a.__class__ is Slot:
-            return "" if a.at == b.at else "another value"
+            for x, y in zip(first, second, strict=True):
+                if x is not y and (found := differ(x, y, same)):
+                    return found
+            return ""
     if same(a, b):
         return ""
     if a.__class__ is Slot or b.__class__ is Slot:
@@ -939,6 +952,8 @@ def _form_of(x: Any) -> Any:
 
 def _forms(a: Any, b: Any) -> str:
     """The difference between the shapes and dtypes of two results, as text; "" if there is none."""
+    if a.__class__ is np.ndarray is b.__class__ and a.dtype is b.dtype and a.shape == b.shape:
+        return ""
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         if len(a) != len(b):
             return f"{len(a)} values, then {len(b)}"

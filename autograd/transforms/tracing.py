@@ -9,10 +9,8 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 from __future__ import annotations
 
 import copy
-import gc
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import contains, getitem, itemgetter, setitem
 from typing import Any
@@ -21,13 +19,13 @@ import numpy as np
 
 from ..compiler.identities import Read, values_of
 from ..compiler.memory import Departed, Frame, Memory
-from ..compiler.nodes import Operand, Refused
+from ..compiler.nodes import Operand, Refused, steps_of
 from ..compiler.numbers import Item, Number, texts_of
 from ..compiler.plan import reads_of
 from ..compiler.program import Program, changes_state
 from ..compiler.steps import Lines
 from ..compiler.text import Text, indented
-from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
+from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing, without_collection
 from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, remove_gradients
 from ..engine.state import state
@@ -112,6 +110,7 @@ class TracedStep:
         self._made: dict[int, tuple[Traced, Passed]] = {}  # by id: arrays that calls of Python make
         self._passed: set[Any] = set()  # the keys of those that others get as they are
         self._needed: set[int] = set()  # the ids of the buffers that are read
+        self._of_python: dict[int, Any] = {}  # by id: the buffers that calls of Python write to
         self._passes = True
         self._earlier: set[int] = set()  # of leaves whose gradients Python adds to
         self._lost = False  # whether Python may have changed gradients
@@ -297,7 +296,7 @@ class TracedStep:
                 raise Refused("another kind of result")
             if mine.dtype != known.dtype or mine.shape != known.shape:
                 raise Refused("a result of another form")
-            if isinstance(known, np.ndarray) and known.size and _steps(mine) != _steps(known):
+            if isinstance(known, np.ndarray) and known.size and steps_of(mine) != steps_of(known):
                 raise Refused("a result in another order of memory")
             if mine.tobytes() != known.tobytes():
                 raise Refused("a result with other bits")
@@ -384,7 +383,7 @@ class TracedStep:
             buffer.kind == "temporary" and isinstance(row.value, np.ndarray) and row.args[1].__class__ is Slot
             and self._alone.get(row.args[1].at) == 1
             and ct.dtype == array.dtype and ct._value.strides == row.value.strides and ct.nbytes == buffer.size
-            and not any(o.buffer is buffer for node in self.trace.nodes if node.kind == "python" for o in node.outs)
+            and id(buffer) not in self._of_python
         )  # fmt: skip
         if is_own:
             buffer.kind, found = "gradient", ct
@@ -478,6 +477,7 @@ class TracedStep:
 
         written = [x for _, x in (*outs, *changed)]
         reads += [operand_of(x._value, x._buffer) for _, x in changed]
+        self._of_python |= {id(x._buffer): x._buffer for x in written}
         self.trace.add("python", row.name, tuple(operand_of(x._value, x._buffer) for x in written), (), reads=reads,
                        bind=bind, changes=row.changes)  # fmt: skip
         if not row.expected:
@@ -613,10 +613,6 @@ def _plain(x: Any) -> Any:
     if x.__class__ is Slot or x.__class__ is Made:
         raise Refused("a call that changes something, with an argument that is computed")
     return x if parts_of(x) is None else mapped(_plain, x)
-
-
-def _steps(x: Any) -> tuple[int, ...]:
-    return tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
 
 
 def _has_opaque(x: Any) -> bool:
@@ -1055,19 +1051,7 @@ class TracedRun:
         return text.function("run", "*arrays", [line], f"{__file__}: run")
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """A block in which Python looks for no cycles: a third of the time of a trace, whose objects nearly all stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_collection()
+@without_collection()
 def traced_run(
     recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], anew: Iterable[Any] = ()
 ) -> tuple[TracedRun | None, str]:
