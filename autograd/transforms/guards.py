@@ -375,7 +375,9 @@ def _integers(flat: Any, seed: int, random: np.random.Generator) -> Any:
     values, way = np.unique(flat), seed % 3
     if seed // 3 % 2 and values.size > 1:  # what stood in one half of the integers stands in the other one
         return _integers(flat[::-1], seed - 3, random)[::-1]
-    missing = np.resize(found, -(-flat.size // 2)) if way == 2 and (found := _missing(values)).size else values[:0]
+    few = way == 2 and 0 < values[-1] < 1000
+    missing = np.setdiff1d(np.arange(values[-1] if few else 0, dtype=values.dtype), values)
+    missing = np.resize(missing, -(-flat.size // 2)) if missing.size else missing
     if values.size == 1:
         known, found, turn = int(values[0]), flat.copy(), seed % 4
         other = known + 1 if known < 1 or known < 3 and turn == 1 else (known - 1, known - 2, known // 2, 0)[turn]
@@ -389,12 +391,6 @@ def _integers(flat: Any, seed: int, random: np.random.Generator) -> Any:
     if least < 0 or way == 2:
         found[np.argmax(flat != least)] = least
     return found
-
-
-def _missing(values: Any) -> Any:
-    """Integers from 0 to the largest, if these are few, that are not among the values."""
-    high = int(values[-1])
-    return np.setdiff1d(np.arange(high, dtype=values.dtype), values) if 0 < high < 1000 else values[:0]
 
 
 class Seen(Passing):
