@@ -31,8 +31,10 @@ _TYPES = {"f4": "float", "f8": "double"}
 _VECTOR = 64  # bytes
 _MOST_ROWS = 14  # of a tile: 28 vectors of sums, two of `b`, and one of `a`
 _TOGETHER = 8  # panels of `a` that are packed together
-_FEW = 20  # panels of `a` with which full panels of `b` are read where they are: to pack them takes longer
-_PACKED_A, _PACKED_B = 1 << 22, 1 << 18  # bytes that are packed at a time, at most
+_FEW, _FEWER = 20, 3  # panels of `a` with which full panels of `b` are read where they are: to pack them takes longer
+_PAGE = 4096  # bytes: rows that lie a multiple of them apart share few places of the caches
+_PACKED = 1 << 22, 1 << 18  # bytes of `a` and of `b` that are packed at a time, at most
+_CACHED = 1 << 19  # bytes of all columns that stay in the second cache, while rows pass in smaller parts
 
 
 class _Code:
@@ -221,12 +223,15 @@ def _along(code: _Code) -> None:
     """Pack squares of elements, which are transposed."""
     lanes = code.lanes
     last, vectors, panel = code.minus("%count", 1), code(f"udiv i64 %line, {_VECTOR}"), code.variable("ptr", "%to")
+    ahead = code.times("%step", "%rows")
     with code.loop("%count", "%rows") as j:
         with code.loop(vectors) as v:
             first, to = code.plus(j, code.times(v, lanes)), code.at(code.get("ptr", panel), code.times(v, _VECTOR))
             rows = [code.at("%x", code.times("%step", code.least(code.plus(first, q), last))) for q in range(lanes)]
             with code.loop("%k", lanes) as p:
                 mask, at = code.first_lanes(code.minus("%k", p)), code.times(p, code.size)
+                for row in rows:
+                    code.do(f"call void @llvm.prefetch.p0(ptr {code.at(code.at(row, at), ahead)}, i32 0, i32 2, i32 1)")
                 square = _transposed(code, [code.masked(code.at(row, at), mask) for row in rows])
                 for q, x in enumerate(square):
                     code.put(x, code.at(to, code.times(code.plus(p, q), "%line")))
@@ -314,7 +319,8 @@ def _driver(dtype: str) -> int:
                 b_columns = code.at(b_block, code.times(column, b_column))
                 x, to = code.at(b_columns, code.times(skipped, b_column)), code.times(skipped, column_bytes)
                 given = f"ptr {x}, i64 {word['b_step']}, i64 {k}, i64 {code.minus(b_count, skipped)}, i64 {width}"
-                code.do(f"call void {pack_b}({given}, i64 {width * size}, ptr {code.at(packed_b, to)})")
+                with code.when(code(f"or i1 {code.is_less(b_count, n)}, {code.is_less(row, 1)}")):
+                    code.do(f"call void {pack_b}({given}, i64 {width * size}, ptr {code.at(packed_b, to)})")
                 code.set("ptr", "%scratch", a_panel)
                 with code.loop(a_count, rows) as i:
                     a_now, row_now = code.get("ptr", a_panel), code.plus(row, i)
@@ -366,20 +372,22 @@ def blocked(row: Row, ends: Sequence[int], adds_zero: bool, dtype: str) -> Row:
     rows = -(-m // panels)
     line = -(-rows * size // _VECTOR) * _VECTOR
     k = max(end - begin for begin, end in pairwise([0, *ends]))
-    panels_at_once = min(panels, max(1, _PACKED_A // (k * line)))
-    columns_at_once = width * max(1, _PACKED_B // (k * width * size))
-    packed_b = panels_at_once * k * line
+    columns = -(-n // width) * width
+    most_a, most_b = _PACKED if k * columns * size > _CACHED else (_CACHED // 2, _CACHED)
+    panels_at_once = min(panels, max(1, most_a // (k * line)))
+    columns_at_once = min(columns, width * max(1, most_b // (k * width * size)))
+    packed_b = panels_at_once * k * line + _spare(line, dtype)
     has_half = 0 < n % width <= width // 2
     tiles = [
         _tile(dtype, number, vectors) if is_used else 0
         for number in (rows, m - (panels - 1) * rows)
         for vectors, is_used in ((2, n > width // 2), (1, has_half))
     ]
-    is_direct = panels <= _FEW and b_column == size
+    is_direct = b_column == size and panels <= (_FEW if b_inner % _PAGE else _FEWER)
     start = int.from_bytes(np.array(0.0 if adds_zero else -0.0, dtype).tobytes(), "little", signed=True)
     packs = [_pack(dtype, step == size) for step in (a_inner, b_inner)]
     steps = [outer if inner == size else inner for outer, inner in ((a_row, a_inner), (b_column, b_inner))]
     words = [rows, line, rows * panels_at_once, columns_at_once, packed_b, is_direct, *packs, *steps, *tiles, start]
     context = np.array([*words, len(ends), *ends], np.int64)
-    scratch = packed_b + min(columns_at_once, -(-n // width) * width) * k * size + _spare(max(line, 2 * _VECTOR), dtype)
+    scratch = packed_b + columns_at_once * k * size + _spare(2 * _VECTOR, dtype)
     return row._replace(function=_driver(dtype), context=context.ctypes.data, scratch=scratch, owner=context)

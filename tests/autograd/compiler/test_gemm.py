@@ -75,11 +75,16 @@ def test_each_element_of_a_product(m: int, k: int, n: int, form: str, dtype: str
 
 
 @pytest.mark.parametrize("form", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize(("packed_a", "packed_b"), [(1, 1), (1 << 12, 1 << 12), (1 << 22, 1)])
-def test_operands_that_are_packed_in_parts(form: str, packed_a: int, packed_b: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(gemm, "_PACKED_A", packed_a)
-    monkeypatch.setattr(gemm, "_PACKED_B", packed_b)
-    monkeypatch.setattr(gemm, "_FEW", 1)
+@pytest.mark.parametrize("packed", [(1, 1), (1 << 12, 1 << 12), (1 << 22, 1)])
+@pytest.mark.parametrize("cached", [1, 15_000])
+@pytest.mark.parametrize("few", [1, 20])
+def test_operands_that_are_packed_in_parts(
+    form: str, packed: tuple[int, int], cached: int, few: int, monkeypatch: Any
+) -> None:  # fmt: skip
+    """Rows in parts, while all columns stay, or columns in parts, too; or columns are read where they are."""
+    monkeypatch.setattr(gemm, "_PACKED", packed)
+    monkeypatch.setattr(gemm, "_CACHED", cached)
+    monkeypatch.setattr(gemm, "_FEW", few)
     a, b, out = operands(117, 40, 150, form, "f4")
     assert run(own_row(a, b, out, [17, 40]), a, b, out) == 0
     assert (out == a @ b).all()
