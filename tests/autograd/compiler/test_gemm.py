@@ -85,7 +85,7 @@ def test_operands_that_are_packed_in_parts(
     monkeypatch.setattr(gemm, "_PACKED", packed)
     monkeypatch.setattr(gemm, "_CACHED", cached)
     monkeypatch.setattr(gemm, "_FEW", few)
-    a, b, out = operands(117, 40, 150, form, "f4")
+    a, b, out = operands(182, 40, 150, form, "f4")
     assert run(own_row(a, b, out, [17, 40]), a, b, out) == 0
     assert (out == a @ b).all()
 
