@@ -26,7 +26,7 @@ from .machine import INVALID, Operand, Row, Table, loop_of, symbols_of
 __all__ = ["matrix_row", "product_row", "rows_of_product"]
 
 _PROVED = 256  # results of a product that are compared
-_MOST = 256  # multiplications that are written out
+_MOST = 512  # multiplications that are written out, which are compiled in 50 ms
 _MANY, _FEW = 1 << 19, 1 << 10  # multiplications from which on code of our own is tried
 _LEAST_BLOCK, _MOST_BLOCK = 192, 1024  # of the inner dimension
 _ROUNDS = 4  # in which two rows are timed
