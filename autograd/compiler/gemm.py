@@ -29,7 +29,8 @@ __all__ = ["blocked"]
 
 _TYPES = {"f4": "float", "f8": "double"}
 _VECTOR = 64  # bytes
-_MOST_ROWS = 14  # of a tile: 28 vectors of sums, two of `b`, and one of `a`
+_ROWS = 14, 8  # of a tile: at most 28 vectors of sums, two of `b`, and one of `a`
+_MANY_ROWS = 128  # of a product, from which on tiles are as large as possible; else they leave few rows unused
 _TOGETHER = 8  # panels of `a` that are packed together
 _FEW, _FEWER = 20, 3  # panels of `a` with which full panels of `b` are read where they are: to pack them takes longer
 _PAGE = 4096  # bytes: rows that lie a multiple of them apart share few places of the caches
@@ -159,9 +160,9 @@ class _Code:
 def _tile(dtype: str, rows: int, vectors: int) -> int:
     """The address of the code of a tile of the result.
 
-    In ``void tile(a, a_step, b, b_step, c, c_step, k, columns, start)`` a panel goes on `a_step` or `b_step` bytes
-    later at the next place of the inner dimension. The sums are added to the result, or, if `start` is not null, to the
-    number there, which gives the result.
+    In ``void tile(a, a_step, b, b_step, c, c_step, k, count, columns, start)`` a panel goes on `a_step` or `b_step`
+    bytes later at the next place of the inner dimension. The sums are added to the result, or, if `start` is not null,
+    to the number there, which gives the result. It has `count` rows and `columns` columns: others are not stored.
     """
     code = _Code(dtype)
     tile = [(i, v) for i in range(rows) for v in range(vectors)]
@@ -181,18 +182,18 @@ def _tile(dtype: str, rows: int, vectors: int) -> int:
         code.set("ptr", code.at(b_at, "%b_step"), b)
     masks = [code.first_lanes("%columns", v * code.lanes) for v in range(vectors)]
     is_first = code("icmp ne ptr %start, null")
-    with code.when(is_first):
-        start = code.spread(code.kind, code.get(code.kind, "%start"))
-        for (i, v), place in places.items():
-            total = code.get(code.vector, sums[i, v])
-            code.put_masked(code(f"fadd {code.vector} {start}, {total}"), place, masks[v])
-    with code.when(code(f"xor i1 {is_first}, true")):
-        for (i, v), place in places.items():
-            total = code.get(code.vector, sums[i, v])
-            code.put_masked(code(f"fadd {code.vector} {code.masked(place, masks[v])}, {total}"), place, masks[v])
+    for is_start in (True, False):
+        with code.when(is_first if is_start else code(f"xor i1 {is_first}, true")):
+            start = code.spread(code.kind, code.get(code.kind, "%start")) if is_start else ""
+            for i in range(rows):
+                with code.when(code.is_less(i, "%count")):
+                    for v in range(vectors):
+                        old = start or code.masked(places[i, v], masks[v])
+                        total = code(f"fadd {code.vector} {old}, {code.get(code.vector, sums[i, v])}")
+                        code.put_masked(total, places[i, v], masks[v])
     text = code.function(
         "void @NAME(ptr noalias %a, i64 %a_step, ptr noalias %b, i64 %b_step, ptr noalias %c, i64 %c_step, i64 %k, "
-        "i64 %columns, ptr %start)"
+        "i64 %count, i64 %columns, ptr %start)"
     )
     ((address,),) = compile_texts([text], ["NAME"])
     return address
@@ -277,11 +278,11 @@ def _spare(line: int, dtype: str) -> int:
 
 # -- the product -------------------------------------------------------------------------------------------------------
 _WORDS = ("rows", "line", "rows_at_once", "columns_at_once", "packed_b", "is_direct", "pack_a", "pack_b", "a_step",
-          "b_step", "full", "half", "last_full", "last_half", "start", "blocks")  # fmt: skip
+          "b_step", "full", "half", "start", "blocks")  # fmt: skip
 """What the function of a product reads first in its context: the rows and bytes of a line of a panel of `a`; the rows
 and columns that are packed at a time; the place of columns in the scratch memory; whether full panels of `b` are read
-where they are; the functions that pack, and their `step`; tiles of two vectors and of one, for a panel of `a` and for
-the last one; the number to which sums are added; the count of blocks."""
+where they are; the functions that pack, and their `step`; the tiles of two vectors and of one; the number to which sums
+are added; the count of blocks."""
 
 
 @cache
@@ -326,19 +327,18 @@ def _driver(dtype: str) -> int:
                     a_now, row_now = code.get("ptr", a_panel), code.plus(row, i)
                     code.set("ptr", code.at(a_now, panel_bytes), a_panel)
                     c_now = code.at(code.at(c, code.times(row_now, c_row)), code.times(column, size))
-                    is_last = code.is_less(code.minus(m, row_now), rows)
-                    full, half = (code.choose(is_last, "i64", word[f"last_{x}"], word[x]) for x in ("full", "half"))
+                    a_rows = code.minus(m, row_now)
                     with code.loop(b_count, width) as j:
                         count, is_there = code.minus(b_count, j), code.is_less(j, skipped)
                         there, packed = (code.at(b_columns, code.times(j, b_column)),
                                          code.at(packed_b, code.times(j, column_bytes)))  # fmt: skip
-                        tile = code.choose(code.is_less(code.lanes, count), "i64", full, half)
+                        tile = code.choose(code.is_less(code.lanes, count), "i64", word["full"], word["half"])
                         b_now = code.choose(is_there, "ptr", there, packed)
                         b_step = code.choose(is_there, "i64", b_inner, width * size)
                         to = code.at(c_now, code.times(j, size))
                         code.do(
                             f"call void {code(f'inttoptr i64 {tile} to ptr')}(ptr {a_now}, i64 {line}, ptr {b_now}, "
-                            f"i64 {b_step}, ptr {to}, i64 {c_row}, i64 {k}, i64 {count}, ptr {start_now})"
+                            f"i64 {b_step}, ptr {to}, i64 {c_row}, i64 {k}, i64 {a_rows}, i64 {count}, ptr {start_now})"
                         )
         code.set("ptr", "null", start)
         code.set("i64", end, begin)
@@ -368,8 +368,8 @@ def blocked(row: Row, ends: Sequence[int], adds_zero: bool, dtype: str) -> Row:
     size = int(dtype[1:])
     if size not in (a_row, a_inner) or size not in (b_inner, b_column) or c_column != size or not has_vectors():
         raise Unsupported("operands whose elements are not side by side, or vectors of fewer than 64 bytes")
-    width, panels = 2 * _VECTOR // size, -(-m // _MOST_ROWS)
-    rows = -(-m // panels)
+    width, rows = 2 * _VECTOR // size, min(_ROWS, key=lambda rows: -m % rows if m < _MANY_ROWS else -rows)
+    panels = -(-m // rows)
     line = -(-rows * size // _VECTOR) * _VECTOR
     k = max(end - begin for begin, end in pairwise([0, *ends]))
     columns = -(-n // width) * width
@@ -378,11 +378,7 @@ def blocked(row: Row, ends: Sequence[int], adds_zero: bool, dtype: str) -> Row:
     columns_at_once = min(columns, width * max(1, most_b // (k * width * size)))
     packed_b = panels_at_once * k * line + _spare(line, dtype)
     has_half = 0 < n % width <= width // 2
-    tiles = [
-        _tile(dtype, number, vectors) if is_used else 0
-        for number in (rows, m - (panels - 1) * rows)
-        for vectors, is_used in ((2, n > width // 2), (1, has_half))
-    ]
+    tiles = [_tile(dtype, rows, v) if is_used else 0 for v, is_used in ((2, n > width // 2), (1, has_half))]
     is_direct = b_column == size and panels <= (_FEW if b_inner % _PAGE else _FEWER)
     start = int.from_bytes(np.array(0.0 if adds_zero else -0.0, dtype).tobytes(), "little", signed=True)
     packs = [_pack(dtype, step == size) for step in (a_inner, b_inner)]
