@@ -6,8 +6,7 @@
 `trace`           arrays that note the calls of NumPy
 `plan`            nodes as groups, each of which is one loop or one call, and places for values
 `rows`            updates of whole tables that change few rows, as updates of these rows
-`program`         a plan in memory: tables of calls, and what Python does between them
-`steps`           the steps of a program as lines of one Python function
+`program`         a plan in memory: tables of calls, and what Python does between them, as lines of one function
 `text`            functions of Python that are written as text
 `identities`      values that must be the objects that they were, compared by machine code
 `loops`           descriptions of loops over elements

@@ -19,16 +19,61 @@ from .memory import Departed, Frame, Memory
 from .nodes import Buffer, Constant, Node, Operand, Place, Refused
 from .numbers import Number, texts_of
 from .plan import Group, Plan, along, name_of
-from .steps import CHANGED, Lines, lines_of
 from .text import indented
 
-__all__ = ["Departed", "Frame", "Program", "changes_state"]
+__all__ = ["Departed", "Frame", "Lines", "Program", "changes_state"]
 
 _MOST_NUMBERS = 4096
 _FEW = 16  # numbers that are written one by one, each in 0.07 us; a slice takes 1 us
 _ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
 
+_CHANGED = (
+    "capture: a check of values found another result than in the recorded step, when the replay had changed something "
+    "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
+)
 
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+class Lines:
+    """A step of a program as lines of Python.
+
+    They may read the parts of a frame: its arrays `gradients`, `recorded`, and its arguments ``a0, a1, ...``.
+
+    Parameters
+    ----------
+    write : callable
+        It returns the lines, and is given a function that returns the name of an object in them.
+    """
+
+    def __init__(self, write: Callable[[Callable[[Any], str]], list[str]]):
+        self.write = write
+
+
+def _lines_of(
+    steps: Sequence[Lines | Callable[[Frame], Any]], first_change: int | None, name: Callable[[Any], str]
+) -> list[str]:
+    """The lines of steps in order. From the step `first_change` on, something is changed.
+
+    They raise `Departed` for any error before, after which the step itself may run, and CaptureError for a decision on
+    data after it.
+    """
+    found = [line for step in steps[:first_change] for line in _lines(step, name)]
+    departed = name(Departed)
+    if found:
+        found = ["try:", *indented(found), f"except {departed}: raise",
+                 f"except Exception as error: raise {departed} from error"]  # fmt: skip
+    then = [] if first_change is None else [line for step in steps[first_change:] for line in _lines(step, name)]
+    if then:
+        found += ["try:", *indented(then),
+                  f"except {departed} as error: raise {name(CaptureError)}({name(_CHANGED)}) from error"]  # fmt: skip
+    return found
+
+
+def _lines(step: Lines | Callable[[Frame], Any], name: Callable[[Any], str]) -> list[str]:
+    return step.write(name) if isinstance(step, Lines) else [f"{name(step)}(frame)"]
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
 class Program:
     """A traced step that can run again.
 
@@ -66,7 +111,7 @@ class Program:
         They read `frame` itself if `needs_frame`. They raise `Departed` if a decision on data is another one, or a call
         has failed, and nothing has changed; and CaptureError if a decision is another one, and something has changed.
         """
-        return lines_of(self.steps, self._first_change, name)
+        return _lines_of(self.steps, self._first_change, name)
 
     @property
     def needs_frame(self) -> bool:
@@ -204,7 +249,7 @@ class Program:
         for node in group.nodes:
             if _can_fail(node) and node.row in self.redo:
                 self.redo[node.row](frame)
-        raise CaptureError(CHANGED)
+        raise CaptureError(_CHANGED)
 
     def _add(self, table: Table, group: Group) -> None:
         """Add the call of a group to a table."""

@@ -22,8 +22,7 @@ from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Operand, Refused, steps_of
 from ..compiler.numbers import Item, Number, texts_of
 from ..compiler.plan import reads_of
-from ..compiler.program import Program, changes_state
-from ..compiler.steps import Lines
+from ..compiler.program import Lines, Program, changes_state
 from ..compiler.text import Text, indented
 from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing, without_collection
 from ..engine.distribution import ALONE
