@@ -240,9 +240,11 @@ class _Trial:
 
     def _fill(self, kind: str) -> None:
         for memory in self._memories:
-            numbers = _drawn(memory.dtype.str, kind == "special")
             first = int(self._random.integers(_DRAWN))
-            numbers.take(np.arange(first, first + len(memory)), out=memory, mode="wrap")
+            numbers = _drawn(memory.dtype.str, kind == "special")[first : first + _DRAWN]
+            for at in range(0, len(memory), _DRAWN):
+                part = memory[at : at + _DRAWN]
+                part[:] = numbers[: len(part)]
         if kind == "underflow":
             self._x[...], self._y[...] = -np.finfo(self._x.dtype).smallest_subnormal, np.finfo(self._x.dtype).tiny
 
@@ -311,7 +313,7 @@ def _empty(operand: Operand) -> Any:
 
 @cache
 def _drawn(dtype: str, special: bool) -> Any:
-    """A prime count of random numbers; with `special` some of them are zeros, extremes and others."""
+    """A prime count of random numbers, twice; with `special` some of them are zeros, extremes and others."""
     random, kind = np.random.default_rng(0), np.dtype(dtype).kind
     numbers = 3 * random.standard_normal(_DRAWN)
     if kind == "c":
@@ -320,7 +322,7 @@ def _drawn(dtype: str, special: bool) -> Any:
         info = np.finfo(dtype)
         extremes = [sign * float(x) for x in (info.max, info.tiny, info.smallest_subnormal) for sign in (1, -1)]
         numbers = np.where(random.random(_DRAWN) < 0.4, random.choice([*_SPECIAL, *extremes], _DRAWN), numbers)
-    return numbers.astype(dtype)
+    return np.tile(numbers.astype(dtype), 2)
 
 
 # -- functions of numpy.linalg -----------------------------------------------------------------------------------------
