@@ -471,3 +471,21 @@ def test_a_large_table_is_updated_in_one_loop(name: str) -> None:
     assert do.replays == 16
     groups = do._last.program.program.plan.groups  # type: ignore[union-attr]
     assert sum(group.is_loop and "subtract" in repr(group) for group in groups) == 1, groups
+
+
+def test_rotary_embeddings_of_pairs_are_traced() -> None:
+    cos, sin = ag.ops.rotary_angles(3, 4, dtype="float32")
+    w = ag.Parameter(numpy.arange(1.0, 5.0, dtype="float32"))
+
+    def step(x: Any) -> Any:
+        w.zero_grad()
+        with ag.Tape() as tape:
+            loss = (ag.ops.rotary(x * w, cos, sin, interleaved=True) * x).sum()
+        tape.backward(loss)
+        return loss, w.grad
+
+    do = ag.capture(step)
+    for i in range(6):
+        x = ag.tensor(numpy.random.default_rng(i).standard_normal((2, 3, 4)).astype("float32"))
+        assert bits(do(x)) == bits(step(x))
+    assert do.replays and "stays a call of Python" not in str(do)
